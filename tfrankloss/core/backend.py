@@ -1,0 +1,153 @@
+"""The few operations that TensorFlow and JAX do not share through ``keras.ops``.
+
+Everything that names a backend lives here: compilation of a kernel, automatic derivatives inside a
+kernel, the bits of a floating point number, ragged tensors, and padding of lists whose length is
+not known when the program is traced.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from tfrankloss import config
+
+Array = Any  # A tensor of whichever backend Keras runs on.
+
+NAME = keras.backend.backend()
+
+if NAME == "tensorflow":
+    import tensorflow as tf
+elif NAME == "jax":
+    import jax
+else:
+    raise ImportError(
+        "tfrankloss runs on the Keras backends 'tensorflow' and 'jax'. "
+        f"Received: {NAME!r} (set KERAS_BACKEND before Keras is imported)"
+    )
+
+# Lists of unknown length are padded up to the next of these sizes (1, 1.5, 2, 3, 4, 6, ... times a
+# power of two, all multiples of ROW_BLOCK), so that XLA compiles a dozen programs instead of one
+# per length.
+ROW_BLOCK = 16
+LIST_SIZES = [16, 32, 48] + [size << shift for shift in range(18) for size in (64, 96)]
+
+
+def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `kernel` compiled with XLA, unless `tfrankloss.config` says otherwise at the call."""
+    if NAME == "tensorflow":
+        fast = tf.function(kernel, jit_compile=True, autograph=False)
+    else:
+        fast = jax.jit(kernel)
+
+    def call(*arguments: Any) -> Any:
+        return fast(*arguments) if config.xla_enabled() else kernel(*arguments)
+
+    return call
+
+
+def value_and_gradient(function: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
+    """Values `[batch]` of `function` at `x`, and the gradient of each with respect to its own list.
+
+    The value of a list may depend on that list alone, so the gradient of the sum holds them all.
+    """
+    if NAME == "tensorflow":
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            values = function(x)
+        return values, tape.gradient(values, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+    def total(x: Array) -> tuple[Array, Array]:
+        values = function(x)
+        return values.sum(), values
+
+    gradient, values = jax.grad(total, has_aux=True)(x)
+    return values, gradient
+
+
+def with_gradient(
+    value_and_gradient: Callable[[Array], tuple[Array, Array, Any]], x: Array
+) -> tuple[Array, Any]:
+    """Makes the first result a function of `x` whose gradient is the second, one list at a time."""
+    extra = None
+
+    @ops.custom_gradient
+    def call(x: Array) -> Any:
+        nonlocal extra
+        # TensorFlow would otherwise trace a gradient of the kernel that nobody uses.
+        values, gradient, extra = value_and_gradient(ops.stop_gradient(x))
+
+        def backward(*upstreams: Array, upstream: Array | None = None) -> Array:
+            upstream = upstreams[0] if upstream is None else upstream
+            shape = (-1,) + (1,) * (len(gradient.shape) - 1)
+            product = ops.reshape(upstream, shape) * ops.cast(gradient, upstream.dtype)
+            return saturating_cast(product, x.dtype)
+
+        return values, backward
+
+    return call(x), extra
+
+
+def saturating_cast(x: Array, dtype: str) -> Array:
+    """Casts; numbers beyond the range of a half precision type become its largest one."""
+    name = keras.backend.standardize_dtype(dtype)
+    if name == "float16":
+        x = ops.clip(x, -65504.0, 65504.0)
+    return ops.cast(x, name)
+
+
+def float_bits(x: Array) -> Array:
+    """The bits of float32 numbers as uint32."""
+    if NAME == "tensorflow":
+        return tf.bitcast(x, tf.uint32)
+    return jax.lax.bitcast_convert_type(x, "uint32")
+
+
+def is_ragged(x: Any) -> bool:
+    """Whether `x` is a `tf.RaggedTensor` (which JAX programs may be handed, too)."""
+    return type(x).__name__ == "RaggedTensor" and hasattr(x, "row_splits")
+
+
+def ragged_to_dense(x: Any, fill: float) -> tuple[Array, Array]:
+    """Pads a ragged `[batch, (list), ...]` with `fill`; returns it and the mask of real entries."""
+    lengths = x.row_lengths()
+    dense = x.to_tensor(fill)
+    if NAME == "jax":
+        dense, lengths = ops.convert_to_tensor(dense.numpy()), lengths.numpy()
+    lengths = ops.cast(lengths, "int32")
+    positions = ops.arange(ops.shape(dense)[1], dtype="int32")
+    return dense, positions[None, :] < lengths[:, None]
+
+
+def check_same_row_lengths(first: Any, second: Any) -> None:
+    """Raises where two ragged tensors do not hold the same lists."""
+    message = "y_true and y_pred are ragged and their lists have different lengths."
+    if NAME == "tensorflow" and not tf.executing_eagerly():
+        tf.debugging.assert_equal(first.row_lengths(), second.row_lengths(), message)
+    elif first.row_lengths().numpy().tolist() != second.row_lengths().numpy().tolist():
+        raise ValueError(
+            f"{message} Received: y_true.row_lengths()={first.row_lengths().numpy().tolist()}, "
+            f"y_pred.row_lengths()={second.row_lengths().numpy().tolist()}"
+        )
+
+
+def padded_list_size(x: Array) -> Array | None:
+    """The size to which the lists of `x` must be padded, or None where they stay as they are.
+
+    A program with static shapes is compiled for them anyway. Padding is for TensorFlow programs
+    with a dynamic list dimension and for eager calls, which see a new length at every step.
+    """
+    if NAME != "tensorflow":
+        return None
+    if x.shape[1] is not None and not (tf.executing_eagerly() and config.xla_enabled()):
+        return None
+    length = tf.shape(x)[1]
+    sizes = tf.constant(LIST_SIZES, dtype=length.dtype)
+    return tf.reduce_min(tf.where(sizes >= length, sizes, LIST_SIZES[-1]))
+
+
+def pad_lists(x: Array, size: Array, fill: Any) -> Array:
+    """Pads the second dimension of a TensorFlow tensor to `size` with `fill`."""
+    paddings = [[0, 0], [0, size - tf.shape(x)[1]]] + [[0, 0]] * (len(x.shape) - 2)
+    return tf.pad(x, paddings, constant_values=tf.cast(fill, x.dtype))

@@ -1,0 +1,202 @@
+"""The one door: `y_true`, `y_pred` and `sample_weight` come in, clean lists go out.
+
+`receive` looks at shapes only and runs outside of the compiled kernel; `clean` runs inside of it.
+Padding is decided here and nowhere else. Behind the door a padded document has score 0, label 0 and
+weight 0, so that no NaN or infinity of the input reaches any formula.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from tfrankloss.core import backend
+from tfrankloss.core.backend import Array
+
+
+class Received(NamedTuple):
+    """Inputs of known rank, not yet cleaned."""
+
+    labels: Array  # [batch, list]
+    scores: Array  # [batch, list] or [batch, list, outputs]
+    mask: Array | None  # [batch, list], True for real documents
+    document_weights: Array | None  # [batch, list]
+    list_weights: Array | None  # [batch]
+
+
+class Lists(NamedTuple):
+    """Clean lists: every entry is finite if the real documents' are, padding holds zeros."""
+
+    scores: Array  # [batch, list] or [batch, list, outputs]
+    labels: Array  # [batch, list]
+    mask: Array  # [batch, list]
+    weights: Array  # [batch, list]
+
+    def repeat(self, times: int) -> "Lists":
+        """All lists, `times` times over."""
+        return Lists(*(repeat_lists(x, times) for x in self))
+
+
+def receive(y_true: Any, y_pred: Any, sample_weight: Any = None, outputs: int = 1) -> Received:
+    """Brings the arguments of a Keras loss or metric into one form, or says why it cannot.
+
+    Args:
+        y_true: labels `[batch, list]` (or `[batch, list, 1]`), dense or ragged, or a dictionary
+            `{"labels": ..., "mask": ...}`. A label below 0 or NaN marks padding.
+        y_pred: scores `[batch, list]` or `[batch, list, 1]`, dense or ragged;
+            `[batch, list, outputs]` where the model gives several numbers per document. A Keras
+            mask that is attached to it marks padding, too.
+        sample_weight: `[batch]` or `[batch, 1]`, a weight per list, or `[batch, list]`, a weight
+            per document. The rank decides: `[batch]` is never spread along a list.
+        outputs: numbers per document in `y_pred`.
+    """
+    masks = [getattr(y_pred, "_keras_mask", None)]
+    if isinstance(y_true, Mapping):
+        y_true = dict(y_true)
+        labels, mask = y_true.pop("labels", None), y_true.pop("mask", None)
+        if labels is None or y_true:
+            raise ValueError(
+                "y_true as a dictionary must have the key 'labels' and may have 'mask'. "
+                f"Received keys: {sorted([*y_true, *([] if labels is None else ['labels'])])}"
+            )
+        y_true = labels
+        masks.append(mask)
+
+    if backend.is_ragged(y_true) and backend.is_ragged(y_pred):
+        backend.check_same_row_lengths(y_true, y_pred)
+    y_true, masks = _dense(y_true, masks, fill=-1)
+    y_pred, masks = _dense(y_pred, masks, fill=0)
+    labels = _squeeze("y_true", ops.convert_to_tensor(y_true), rank=2)
+    scores = ops.convert_to_tensor(y_pred)
+    if outputs == 1:
+        scores = _squeeze("y_pred", scores, rank=2)
+    elif len(scores.shape) != 3 or scores.shape[2] not in (outputs, None):
+        raise ValueError(
+            f"y_pred must have the shape [batch, list, {outputs}], one number per grade. "
+            f"Received: shape {tuple(scores.shape)}"
+        )
+    if not keras.backend.is_float_dtype(scores.dtype):
+        scores = ops.cast(scores, keras.backend.floatx())
+    _check_same_lists("y_pred", scores, labels)
+
+    mask = None
+    for part in masks:
+        if part is not None:
+            part = _squeeze("mask", ops.cast(part, "bool"), rank=2)
+            _check_same_lists("mask", part, labels)
+            mask = part if mask is None else ops.logical_and(mask, part)
+
+    document_weights = list_weights = None
+    if sample_weight is not None:
+        document_weights, list_weights = _weights(sample_weight, labels)
+    return _pad(Received(labels, scores, mask, document_weights, list_weights))
+
+
+def clean(received: Received, dtype: str | None = None) -> Lists:
+    """Separates documents from padding and casts everything to the type to compute in.
+
+    Half precision computes in float32, float64 in float64, unless `dtype` says otherwise.
+    """
+    dtype = dtype or compute_dtype(received.scores)
+    labels = ops.cast(received.labels, dtype)
+    mask = labels >= 0  # False for NaN
+    if received.mask is not None:
+        mask = ops.logical_and(mask, received.mask)
+    labels = ops.where(mask, labels, ops.zeros_like(labels))
+    scores = ops.cast(received.scores, dtype)
+    score_mask = mask if len(scores.shape) == 2 else ops.expand_dims(mask, -1)
+    scores = ops.where(score_mask, scores, ops.zeros_like(scores))
+    weights = ops.cast(mask, dtype)
+    if received.document_weights is not None:
+        given = ops.cast(received.document_weights, dtype)
+        weights = ops.where(mask, given, ops.zeros_like(given))
+    return Lists(scores, labels, mask, weights)
+
+
+def compute_dtype(scores: Array) -> str:
+    """float64 for float64 scores, float32 for everything else."""
+    return "float64" if keras.backend.standardize_dtype(scores.dtype) == "float64" else "float32"
+
+
+def repeat_lists(x: Array, times: int) -> Array:
+    """`[times * batch, ...]`: the whole batch again and again.
+
+    (Each list several times in a row would be `ops.repeat`, but XLA for CPU does not come to an end
+    with a program that fuses it with exponentials.)
+    """
+    return x if times == 1 else ops.tile(x, (times,) + (1,) * (len(x.shape) - 1))
+
+
+def mean_over_repeats(x: Array, times: int) -> Array:
+    """The mean of each list's results `[times * batch, ...]` over its repetitions."""
+    if times == 1:
+        return x
+    return ops.mean(ops.reshape(x, (times, -1, *ops.shape(x)[1:])), axis=0)
+
+
+def _dense(x: Any, masks: list[Any], fill: float) -> tuple[Any, list[Any]]:
+    if not backend.is_ragged(x):
+        return x, masks
+    dense, mask = backend.ragged_to_dense(x, fill)
+    return dense, [*masks, mask]
+
+
+def _squeeze(name: str, x: Array, rank: int) -> Array:
+    if len(x.shape) == rank + 1 and x.shape[-1] == 1:
+        return ops.squeeze(x, -1)
+    if len(x.shape) != rank:
+        raise ValueError(
+            f"{name} must have the shape [batch, list] or [batch, list, 1]. "
+            f"Received: shape {tuple(x.shape)}"
+        )
+    return x
+
+
+def _check_same_lists(name: str, x: Array, labels: Array) -> None:
+    for given, expected in zip(x.shape[:2], labels.shape[:2], strict=True):
+        if given is not None and expected is not None and given != expected:
+            raise ValueError(
+                f"{name} and y_true must agree in [batch, list]. "
+                f"Received: {name} of shape {tuple(x.shape)}, y_true of shape {tuple(labels.shape)}"
+            )
+
+
+def _weights(sample_weight: Any, labels: Array) -> tuple[Array | None, Array | None]:
+    """Splits `sample_weight` into weights of documents and weights of lists."""
+    if backend.is_ragged(sample_weight):
+        sample_weight, _ = backend.ragged_to_dense(sample_weight, 0)
+    weight = ops.convert_to_tensor(sample_weight)
+    if len(weight.shape) == 3:
+        weight = _squeeze("sample_weight", weight, rank=2)
+    rank, batch, size = len(weight.shape), labels.shape[0], labels.shape[1]
+    agrees = rank in (1, 2) and (weight.shape[0] is None or batch in (weight.shape[0], None))
+    if agrees and rank == 1:
+        return None, weight
+    if agrees and weight.shape[1] == 1:
+        return None, ops.squeeze(weight, -1)
+    if agrees and (weight.shape[1] is None or size in (weight.shape[1], None)):
+        return weight, None
+    raise ValueError(
+        "sample_weight must have the shape [batch] or [batch, 1] (a weight per list) or "
+        f"[batch, list] (a weight per document), here batch={batch} and list={size}. "
+        f"Received: shape {tuple(weight.shape)}"
+    )
+
+
+def _pad(received: Received) -> Received:
+    size = backend.padded_list_size(received.labels)
+    if size is None:
+        return received
+    labels = received.labels
+    if not keras.backend.is_float_dtype(labels.dtype):
+        labels = ops.cast(labels, "float32")  # unsigned and boolean labels have no -1
+    return Received(
+        backend.pad_lists(labels, size, -1),
+        backend.pad_lists(received.scores, size, 0),
+        None if received.mask is None else backend.pad_lists(received.mask, size, False),
+        None
+        if received.document_weights is None
+        else backend.pad_lists(received.document_weights, size, 0),
+        received.list_weights,
+    )

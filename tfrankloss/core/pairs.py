@@ -1,0 +1,229 @@
+"""The pair engine: sums over all pairs of documents of a list, with closed-form derivatives.
+
+A pairwise loss is `sum_ij w_ij phi(z_ij)` with `z_ij = sigma (s_i - s_j)` and weights that are
+constants for the gradient. With the derivatives of phi at hand, the gradient and the diagonal
+curvature of document i are sums over its row of pairs,
+
+    g_i = sigma   sum_j [w_ij phi'(z_ij)  - w_ji phi'(z_ji)]
+    h_i = sigma^2 sum_j [w_ij phi''(z_ij) + w_ji phi''(z_ji)],
+
+so one pass over blocks of rows gives everything and stores nothing of size list x list.
+
+Vocabulary: `row` and `column` are the two documents of a pair as `Documents` whose attributes
+broadcast to `[batch, rows, list]`. `weights(row, column)` returns the weight of the pair in both
+directions: that of `row` being preferred to `column`, and the reverse.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from keras import ops
+
+from tfrankloss.core.backend import ROW_BLOCK, Array
+
+# Beyond this the exponential loss goes on as a straight line: e^30 is about 1e13, so that a sum
+# over a billion pairs still fits float32.
+EXPONENT_LIMIT = 30.0
+
+
+class Documents(SimpleNamespace):
+    """Attributes of the documents of each list by name, arrays `[batch or 1, list]`.
+
+    Every loss gives `score`, `label`, `mask` and `weight` (the document's sample weight); the
+    lambda losses add `gain` and `rank`, in the order of the ranks.
+    """
+
+
+class Phi(NamedTuple):
+    """A function of the score difference, and its first two derivatives."""
+
+    value: Array
+    slope: Array
+    curvature: Array
+
+
+class PairSums(NamedTuple):
+    """Sums over pairs: the value of each list, and the derivatives for each document."""
+
+    values: Array  # [batch]
+    gradient: Array  # [batch, list]
+    curvature: Array | None  # [batch, list], where asked for
+
+
+Weights = Callable[[Documents, Documents], tuple[Array, Array]]
+
+
+def hinge(z: Array) -> Phi:
+    """`max(0, 1 - z)`."""
+    below = ops.cast(z < 1.0, z.dtype)
+    return Phi(below * (1.0 - z), -below, ops.zeros_like(z))
+
+
+def exponential(z: Array) -> Phi:
+    """`e^(-z)`, continued linearly where `-z` exceeds `EXPONENT_LIMIT`."""
+    power = ops.exp(ops.minimum(-z, EXPONENT_LIMIT))
+    beyond = ops.maximum(-z - EXPONENT_LIMIT, 0.0)
+    return Phi(power * (1.0 + beyond), -power, ops.where(beyond > 0, 0.0 * power, power))
+
+
+def logistic(z: Array) -> Phi:
+    """`log(1 + e^(-z))`."""
+    power = ops.exp(-ops.abs(z))
+    inverse = 1.0 / (1.0 + power)
+    slope = -ops.where(z > 0, power, ops.ones_like(power)) * inverse
+    return Phi(ops.log1p(power) + ops.maximum(-z, 0.0), slope, power * inverse * inverse)
+
+
+def soft_zero_one(z: Array) -> Phi:
+    """`1 / (1 + e^z)`."""
+    power = ops.exp(-ops.abs(z))
+    inverse = 1.0 / (1.0 + power)
+    value = ops.where(z > 0, power, ops.ones_like(power)) * inverse
+    product = power * inverse * inverse
+    return Phi(value, -product, product * (1.0 - 2.0 * value))
+
+
+def preferred(base: Callable[[Documents, Documents], Array] | None = None) -> Weights:
+    """Pairs with `y_i > y_j`, weighted by a symmetric `base` and by the preferred document."""
+
+    def weights(row: Documents, column: Documents) -> tuple[Array, Array]:
+        forward = ops.where(row.label > column.label, row.weight, ops.zeros_like(row.weight))
+        backward = ops.where(row.label < column.label, column.weight, ops.zeros_like(column.weight))
+        if base is None:
+            return forward, backward
+        factor = base(row, column)
+        return forward * factor, backward * factor
+
+    return weights
+
+
+def half_for_ties(row: Documents, column: Documents) -> tuple[Array, Array]:
+    """RankNet's target probabilities: 1 for the preferred document, one half where labels tie."""
+    sign = ops.sign(row.label - column.label)
+    return 0.5 * (1.0 + sign) * row.weight, 0.5 * (1.0 - sign) * column.weight
+
+
+def all_ordered(
+    importance: Callable[[Documents], Array],
+    base: Callable[[Documents, Documents], Array] | None = None,
+) -> Weights:
+    """Every pair with `i != j`, weighted by the importance of the first document."""
+
+    def weights(row: Documents, column: Documents) -> tuple[Array, Array]:
+        forward = importance(row) * row.weight
+        backward = importance(column) * column.weight
+        if base is None:
+            return forward, backward
+        factor = base(row, column)
+        return forward * factor, backward * factor
+
+    return weights
+
+
+def directed(weight: Callable[[Documents, Documents], Array]) -> Weights:
+    """Pairs with `y_i > y_j`, weighted by any function of the higher and the lower document."""
+
+    def weights(row: Documents, column: Documents) -> tuple[Array, Array]:
+        forward, backward = preferred()(row, column)
+        return _select(forward, weight(row, column)), _select(backward, weight(column, row))
+
+    return weights
+
+
+def _select(factor: Array, weight: Array) -> Array:
+    """The product, and 0 where `factor` is 0 whatever `weight` is."""
+    return ops.where(factor != 0, factor * weight, ops.zeros_like(factor * weight))
+
+
+def pair_sums(
+    documents: Documents,
+    phi: Callable[[Array], Phi],
+    weights: Weights,
+    sigma: float = 1.0,
+    top: int | None = None,
+    curvature: bool = False,
+) -> PairSums:
+    """Sums `w_ij phi(sigma (s_i - s_j))` over the pairs of each list.
+
+    Args:
+        documents: what `weights` needs of the documents, `[batch or 1, list]`.
+        phi: the function of the score difference.
+        weights: the weight of a pair in both directions.
+        sigma: slope of the pairwise loss.
+        top: where given, only pairs with at least one of the first `top` documents have a weight
+            and the others are not visited.
+        curvature: whether to sum the second derivatives, too.
+    """
+    size = documents.score.shape[1]
+    if top is not None and size is not None and top >= size:
+        top = None
+    block = ROW_BLOCK if top is None else min(ROW_BLOCK, top)
+    batch, length = ops.shape(documents.score)
+    if size is not None and size % block:
+        documents = _pad(documents, block - size % block)
+        length = size + block - size % block
+    documents.index = ops.arange(length)[None, :]
+    columns = Documents(**{name: x[:, None, :] for name, x in vars(documents).items()})
+    zeros = ops.zeros_like(documents.score)
+
+    def visit(block_number: int, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+        start = block_number * block
+        rows = Documents(
+            **{
+                name: ops.slice(x, (0, start), (ops.shape(x)[0], block))[:, :, None]
+                for name, x in vars(documents).items()
+            }
+        )
+        z = sigma * (rows.score - columns.score)
+        forward, backward = phi(z), phi(-z)
+        real = ops.logical_and(rows.mask, columns.mask)
+        real = ops.logical_and(real, rows.index != columns.index)
+        if top is not None:
+            real = ops.logical_and(real, rows.index < top)
+        weight_forward, weight_backward = (
+            ops.where(real, w, ops.zeros_like(z)) for w in weights(rows, columns)
+        )
+        terms = [
+            weight_forward * forward.value,
+            sigma * (weight_forward * forward.slope - weight_backward * backward.slope),
+        ]
+        mirrored = [weight_backward * backward.value, -terms[1]]
+        if curvature:
+            bend = weight_forward * forward.curvature + weight_backward * backward.curvature
+            terms.append(sigma * sigma * bend)
+            mirrored.append(terms[2])
+        sums = tuple(
+            ops.slice_update(total, (0, start), ops.sum(term, axis=2))
+            if top is None
+            else total + _row_sums(term, start, length) + _column_sums(mirror, columns.index, top)
+            for total, term, mirror in zip(sums, terms, mirrored, strict=True)
+        )
+        return sums
+
+    blocks = length // block
+    if top is not None:
+        blocks = ops.minimum(blocks, -(-top // block)) if size is None else -(-top // block)
+    totals = ops.fori_loop(0, blocks, visit, (zeros,) * (3 if curvature else 2))
+    if size is not None:
+        totals = [total[:, :size] for total in totals]
+    return PairSums(ops.sum(totals[0], axis=1), totals[1], totals[2] if curvature else None)
+
+
+def _row_sums(term: Array, start: int, length: int) -> Array:
+    """Sums over columns, at the places of the rows of a block."""
+    sums = ops.sum(term, axis=2)
+    return ops.slice_update(ops.zeros_like(term[:, 0, :]), (0, start), sums)
+
+
+def _column_sums(term: Array, index: Array, top: int) -> Array:
+    """Sums over rows, for the columns that are not rows themselves."""
+    below = index[:, 0, :] >= top
+    sums = ops.sum(term, axis=1)
+    return ops.where(below, sums, ops.zeros_like(sums))
+
+
+def _pad(documents: Documents, amount: int) -> Documents:
+    return Documents(
+        **{name: ops.pad(x, ((0, 0), (0, amount))) for name, x in vars(documents).items()}
+    )

@@ -1,0 +1,141 @@
+"""What a metric changes by when two documents of a ranked list swap places.
+
+Each function looks at `documents` in the order of their ranks and returns `change(row, column)`,
+the absolute change for a pair. Sums over what lies between the two come from running sums, so that
+a pair costs a handful of operations. `topn` is the cutoff of the metric.
+"""
+
+from collections.abc import Callable
+
+from keras import ops
+
+from tfrankloss.core import ranks
+from tfrankloss.core.backend import Array
+from tfrankloss.core.blocks import suffix_scan
+from tfrankloss.core.pairs import Documents
+
+Change = Callable[[Documents, Documents], Array]
+
+
+def dcg(documents: Documents, discount: ranks.Discount, topn: int | None) -> Change:
+    """`|G_i - G_j| |[r_i <= K] / D(r_i) - [r_j <= K] / D(r_j)|` (CIKM 2018, Eq 5)."""
+    documents.credit = ranks.inverse_discounts(documents.rank, discount, topn)
+
+    def change(row: Documents, column: Documents) -> Array:
+        return ops.abs(row.gain - column.gain) * ops.abs(row.credit - column.credit)
+
+    return change
+
+
+def precision(documents: Documents, topn: int) -> Change:
+    """Precision@K: a relevant and another document on different sides of the cutoff."""
+    documents.relevant = documents.label > 0
+    documents.inside = documents.rank <= topn
+
+    def change(row: Documents, column: Documents) -> Array:
+        both = ops.logical_and(row.relevant != column.relevant, row.inside != column.inside)
+        return ops.cast(both, row.label.dtype) / topn
+
+    return change
+
+
+def reciprocal_rank(documents: Documents, topn: int | None) -> Change:
+    """Reciprocal rank: the first relevant document after the swap against the one before."""
+    rank, infinity = documents.rank + 0.0 * documents.label, float("inf")
+    documents.relevant = ops.logical_and(documents.label > 0, documents.mask)
+    relevant_ranks = ops.where(documents.relevant, rank, ops.full_like(rank, infinity))
+    first = ops.min(relevant_ranks, axis=1, keepdims=True)
+    later = ops.where(relevant_ranks > first, relevant_ranks, ops.full_like(rank, infinity))
+    second = ops.min(later, axis=1, keepdims=True)[:, :, None]
+    first = first[:, :, None]
+
+    def credit(rank: Array) -> Array:
+        inside = rank < infinity if topn is None else rank <= topn
+        return ops.where(inside, 1.0 / rank, ops.zeros_like(rank))
+
+    def change(row: Documents, column: Documents) -> Array:
+        relevant = ops.where(row.relevant, row.rank, column.rank)
+        other = ops.where(row.relevant, column.rank, row.rank)
+        rest = ops.where(relevant == first, second, first)
+        difference = ops.abs(credit(ops.minimum(rest, other)) - credit(first))
+        return ops.where(row.relevant != column.relevant, difference, ops.zeros_like(difference))
+
+    return change
+
+
+def average_precision(documents: Documents, topn: int | None) -> Change:
+    """Average precision, `(1 / R) sum_{relevant, r <= K} count(r) / r` over R relevant ones.
+
+    A relevant document that moves from the upper to the lower place takes its own precision along
+    and lowers that of every relevant document in between by `1 / rank`; upwards the reverse.
+    """
+    relevant = ops.cast(ops.logical_and(documents.label > 0, documents.mask), documents.label.dtype)
+    documents.relevant = relevant
+    documents.credit = 1.0 / documents.rank
+    if topn is not None:
+        inside = documents.rank <= topn
+        documents.credit = ops.where(inside, documents.credit, 0.0 * documents.credit)
+    documents.count = ops.cumsum(relevant, axis=1)
+    documents.running = ops.cumsum(relevant * documents.credit, axis=1)
+    total = ops.sum(relevant, axis=1)[:, None, None]
+
+    def change(row: Documents, column: Documents) -> Array:
+        upper, lower = _by_rank(row, column, ("relevant", "credit", "count", "running"))
+        down = lower.count * lower.credit - upper.count * upper.credit
+        down = down - (lower.running - upper.running)
+        up = (upper.count + 1.0) * upper.credit - lower.count * lower.credit
+        up = up + (lower.running - lower.credit - upper.running)
+        difference = ops.abs(ops.where(upper.relevant > 0, down, up))
+        difference = ranks.divide_no_nan(difference, total + 0.0 * difference)
+        return ops.where(row.relevant != column.relevant, difference, ops.zeros_like(difference))
+
+    return change
+
+
+def expected_reciprocal_rank(documents: Documents, topn: int | None) -> Change:
+    """ERR, `sum_r (1 / r) R_r prod_{q < r} (1 - R_q)`, `R = (2^y - 1) / 2^(highest y)`.
+
+    With `P` the probability of getting to the upper place a, `T` that of getting from a to the
+    lower place b through what lies between, and `M` the ERR earned in between, the swap changes ERR
+    by `P |R_a - R_b| |1/a - M - T/b|`.
+    """
+    documents.satisfied = ranks.scaled_gains(documents.label, documents.mask)
+    documents.credit = 1.0 / documents.rank + 0.0 * documents.label
+    if topn is not None:
+        inside = documents.rank <= topn
+        documents.credit = ops.where(inside, documents.credit, 0.0 * documents.credit)
+    # In float32, 1 - R of the highest label 31 would be 0 and its logarithm infinite.
+    going_on = 1.0 - ops.minimum(documents.satisfied, 1.0 - 1e-7)
+    documents.through = ops.cumsum(ops.log(going_on), axis=1)  # includes the document itself
+    documents.reach = documents.through - ops.log(going_on)
+    earned = documents.satisfied * documents.credit
+
+    def compose(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
+        return earlier[0] * later[0], earlier[1] + earlier[0] * later[1]
+
+    # From this place on, given that it is reached; and the same from the next place on.
+    documents.from_here = suffix_scan(compose, (going_on, earned), (1.0, 0.0))[1]
+    documents.from_next = ops.pad(documents.from_here[:, 1:], ((0, 0), (0, 1)))
+
+    def change(row: Documents, column: Documents) -> Array:
+        names = ("satisfied", "credit", "through", "reach", "from_here", "from_next")
+        upper, lower = _by_rank(row, column, names)
+        passing = ops.exp(ops.minimum(lower.reach - upper.through, 0.0))
+        between = upper.from_next - passing * lower.from_here
+        loss = ops.abs(upper.credit - between - passing * lower.credit)
+        return ops.exp(upper.reach) * ops.abs(row.satisfied - column.satisfied) * loss
+
+    return change
+
+
+def _by_rank(
+    row: Documents, column: Documents, names: tuple[str, ...]
+) -> tuple[Documents, Documents]:
+    """The document with the better rank, and the other one."""
+    better = row.rank < column.rank
+    upper, lower = Documents(), Documents()
+    for name in names:
+        ours, theirs = getattr(row, name), getattr(column, name)
+        setattr(upper, name, ops.where(better, ours, theirs))
+        setattr(lower, name, ops.where(better, theirs, ours))
+    return upper, lower

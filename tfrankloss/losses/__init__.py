@@ -1,0 +1,152 @@
+"""Every ranking loss, as a Keras loss.
+
+`LOSSES` lists them all by name; `get("ndcg_loss2@5")` makes one from its name.
+"""
+
+import difflib
+from typing import Any
+
+import keras
+
+from tfrankloss.losses.base import RankingLoss, constructor_arguments
+from tfrankloss.losses.lambdas import (
+    ARPLoss1,
+    ARPLoss2,
+    LambdaLoss,
+    LambdaRankLoss,
+    NDCGLoss1,
+    NDCGLoss2,
+    NDCGLoss2PlusPlus,
+)
+from tfrankloss.losses.listwise import (
+    CalibratedSoftmaxLoss,
+    ListMLELoss,
+    ListNetLoss,
+    Poly1SoftmaxLoss,
+    PositionAwareListMLELoss,
+    SoftmaxLoss,
+    UniqueSoftmaxLoss,
+    XENDCGLoss,
+)
+from tfrankloss.losses.pairwise import (
+    PairwiseExponentialLoss,
+    PairwiseHingeLoss,
+    PairwiseLogisticLoss,
+    PairwiseSoftZeroOneLoss,
+    PairwiseSquaredLoss,
+    RankNetLoss,
+)
+from tfrankloss.losses.pointwise import (
+    OrdinalLoss,
+    PointwiseSigmoidLoss,
+    PointwiseSoftmaxLoss,
+    PointwiseSquaredLoss,
+)
+from tfrankloss.losses.smooth import (
+    ApproxDCGLoss,
+    ApproxMAPLoss,
+    ApproxMRRLoss,
+    ApproxNDCGLoss,
+    GumbelApproxNDCGLoss,
+    GumbelLoss,
+    SoftNDCGLoss,
+)
+
+LOSSES: dict[str, type[RankingLoss]] = {
+    "pointwise_squared": PointwiseSquaredLoss,
+    "pointwise_sigmoid": PointwiseSigmoidLoss,
+    "pointwise_softmax": PointwiseSoftmaxLoss,
+    "ordinal": OrdinalLoss,
+    "pairwise_hinge": PairwiseHingeLoss,
+    "pairwise_exponential": PairwiseExponentialLoss,
+    "pairwise_logistic": PairwiseLogisticLoss,
+    "pairwise_soft_zero_one": PairwiseSoftZeroOneLoss,
+    "pairwise_squared": PairwiseSquaredLoss,
+    "ranknet": RankNetLoss,
+    "lambdarank": LambdaRankLoss,
+    "arp_loss1": ARPLoss1,
+    "arp_loss2": ARPLoss2,
+    "ndcg_loss1": NDCGLoss1,
+    "ndcg_loss2": NDCGLoss2,
+    "ndcg_loss2_plus_plus": NDCGLoss2PlusPlus,
+    "lambda_loss": LambdaLoss,
+    "softmax": SoftmaxLoss,
+    "listnet": ListNetLoss,
+    "list_mle": ListMLELoss,
+    "position_aware_list_mle": PositionAwareListMLELoss,
+    "xendcg": XENDCGLoss,
+    "unique_softmax": UniqueSoftmaxLoss,
+    "poly1_softmax": Poly1SoftmaxLoss,
+    "calibrated_softmax": CalibratedSoftmaxLoss,
+    "approx_ndcg": ApproxNDCGLoss,
+    "approx_dcg": ApproxDCGLoss,
+    "approx_mrr": ApproxMRRLoss,
+    "approx_map": ApproxMAPLoss,
+    "soft_ndcg": SoftNDCGLoss,
+    "gumbel_approx_ndcg": GumbelApproxNDCGLoss,
+    "gumbel": GumbelLoss,
+}
+
+__all__ = [
+    "LOSSES",
+    "RankingLoss",
+    "get",
+    *(loss.__name__ for loss in LOSSES.values()),
+]
+
+
+def get(identifier: str | dict[str, Any] | RankingLoss, **options: Any) -> RankingLoss:
+    """Makes a loss from its name; `@k` sets `topn`.
+
+    Args:
+        identifier: a name such as `"ndcg_loss2@5"`, with or without underscores and the word
+            "loss"; or the configuration of a loss, or a loss, which is returned as it is.
+        **options: further arguments of the loss, such as `metric="map"`.
+
+    >>> get("ndcg_loss2@5").topn
+    5
+    >>> get("lambdarank@10", metric="map").metric
+    'map'
+    """
+    if isinstance(identifier, dict):
+        identifier = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(identifier, RankingLoss) and not options:
+        return identifier
+    if not isinstance(identifier, str):
+        raise ValueError(
+            "A loss is asked for by a name such as 'ndcg_loss2@5' (options go with a name only). "
+            f"Received: {identifier!r} with options {options}"
+        )
+    name, at, cutoff = identifier.partition("@")
+    by_key = {_key(known): known for known in LOSSES}
+    if _key(name) not in by_key:
+        close = difflib.get_close_matches(_key(name), by_key, n=1, cutoff=0.5)
+        hint = f" Did you mean {by_key[close[0]]!r}?" if close else ""
+        raise ValueError(f"Unknown loss: {identifier!r}.{hint} Known losses: {', '.join(LOSSES)}")
+    known = by_key[_key(name)]
+    if at:
+        options = {"topn": _cutoff(identifier, cutoff), **options}
+    loss = LOSSES[known]
+    try:
+        return loss(**options)
+    except TypeError as error:
+        raise ValueError(
+            f"The loss {known!r} cannot be made from {identifier!r} with the options {options}: "
+            f"{error}. {loss.__name__} takes: {', '.join(constructor_arguments(loss))}"
+        ) from error
+
+
+def _cutoff(identifier: str, cutoff: str) -> int:
+    if not cutoff.isdigit() or int(cutoff) < 1:
+        raise ValueError(
+            f"The cutoff after '@' must be an integer of at least 1. Received: {identifier!r}"
+        )
+    return int(cutoff)
+
+
+def _key(name: str) -> str:
+    """What two spellings of a name have in common."""
+    key = name.lower().replace("++", "plusplus")
+    for character in "_- ":
+        key = key.replace(character, "")
+    return key.removesuffix("loss")

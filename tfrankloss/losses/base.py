@@ -1,0 +1,214 @@
+"""What every ranking loss shares: inputs, compilation, reduction, saving."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from tfrankloss.core import backend, lists, noise, ranks
+from tfrankloss.core.backend import Array
+from tfrankloss.core.lists import Lists
+
+REDUCTIONS = ("mean", "sum", "none")
+
+register = keras.saving.register_keras_serializable(package="tfrankloss")
+
+
+class RankingLoss(keras.losses.Loss):
+    """Base class of all losses of this package.
+
+    A subclass says what one list costs: either `per_list`, in differentiable `keras.ops`, or
+    `value_and_gradient`, where the gradient has a closed form. Masking, types, weights, compilation
+    and reduction happen here.
+
+    Called as `loss(y_true, y_pred, sample_weight=None)`:
+
+    - `y_true`: labels `[batch, list]`, dense or `tf.RaggedTensor`; a label below 0 or NaN is
+      padding. Or a dictionary `{"labels": ..., "mask": ...}` with a mask that is True for real
+      documents.
+    - `y_pred`: scores `[batch, list]` or `[batch, list, 1]`, dense or ragged. A Keras mask that a
+      model attached to it counts, too.
+    - `sample_weight`: `[batch]` or `[batch, 1]`, a weight per list, or `[batch, list]`, a weight
+      per document, such as an inverse propensity. In a pair the weight of the preferred document
+      counts.
+
+    Args:
+        reduction: `"mean"`, over the lists that hold at least one document (with list weights, the
+            weighted mean), `"sum"`, or `"none"` for one value per list.
+        name: name of the loss.
+        dtype: type to compute in. By default float64 for float64 scores, otherwise float32, also
+            where the scores are in half precision.
+    """
+
+    outputs = 1
+
+    def __init__(
+        self, *, reduction: str | None = "mean", name: str | None = None, dtype: Any = None
+    ) -> None:
+        reduction = "none" if reduction is None else reduction
+        check_choice("reduction", reduction, REDUCTIONS)
+        super().__init__(
+            name=name or snake_case(type(self).__name__),
+            # Keras would not take our "mean": it counts empty lists. It is never asked to reduce.
+            reduction="none" if reduction == "none" else "sum",
+        )
+        self.reduction = reduction
+        self.compute_dtype = None if dtype is None else keras.backend.standardize_dtype(dtype)
+        self._kernel: Callable[..., Any] | None = None
+
+    def per_list(self, lists: Lists) -> Array:
+        """`[batch]`: the loss of each list, in differentiable operations."""
+        raise NotImplementedError("A subclass of RankingLoss defines per_list.")
+
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        """The loss `[batch]` of each list and its gradient with respect to the scores."""
+        return backend.value_and_gradient(
+            lambda scores: self.per_list(lists._replace(scores=scores)), lists.scores
+        )
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Array:
+        with keras.name_scope(self.name):
+            received = lists.receive(y_true, y_pred, sample_weight, self.outputs)
+            values, real = self._values(received)
+            return reduce_lists(values, real, received.list_weights, self.reduction)
+
+    def call(self, y_true: Any, y_pred: Any) -> Array:
+        """One value per list, `[batch]`, without weights."""
+        return self._values(lists.receive(y_true, y_pred, None, self.outputs))[0]
+
+    def _values(self, received: lists.Received) -> tuple[Array, Array]:
+        """The loss of each list, differentiable in the scores, and whether it has documents."""
+        if self._kernel is None:
+            self._kernel = backend.compiled(self._run)
+        kernel, labels, mask = self._kernel, received.labels, received.mask
+        weights = received.document_weights
+        return backend.with_gradient(
+            lambda scores: kernel(labels, scores, mask, weights), received.scores
+        )
+
+    def _run(
+        self, labels: Array, scores: Array, mask: Array | None, weights: Array | None
+    ) -> tuple[Array, Array, Array]:
+        batch = lists.clean(lists.Received(labels, scores, mask, weights, None), self.compute_dtype)
+        values, gradient = self.value_and_gradient(batch)
+        real = ops.any(batch.mask, axis=1)
+        document = batch.mask if len(gradient.shape) == 2 else batch.mask[:, :, None]
+        return (
+            ops.where(real, values, ops.zeros_like(values)),
+            ops.where(document, gradient, ops.zeros_like(gradient)),
+            real,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        config = {}
+        for name in constructor_arguments(type(self)):
+            value = self.compute_dtype if name == "dtype" else getattr(self, name)
+            plain = value is None or isinstance(value, (bool, int, float, str))
+            config[name] = value if plain else keras.saving.serialize_keras_object(value)
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "RankingLoss":
+        """Makes the loss again from `get_config()`."""
+        return cls(
+            **{
+                name: keras.saving.deserialize_keras_object(value)
+                if isinstance(value, dict)
+                else value
+                for name, value in config.items()
+            }
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kernel": None}  # a compiled program cannot be copied
+
+
+class SampledLoss(RankingLoss):
+    """A loss with noise that is drawn afresh at every step, reproducible from `seed`."""
+
+    def __init__(self, *, seed: int | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if seed is not None:
+            check_integer("seed", seed, minimum=0)
+        self.seed = seed
+        self._drawn_seed = noise.pick_seed(seed)
+
+
+def reduce_lists(values: Array, real: Array, weights: Array | None, reduction: str) -> Array:
+    """Reduces one value per list; lists without documents do not count."""
+    count = ops.cast(real, values.dtype)
+    if weights is not None:
+        count = count * ops.cast(weights, values.dtype)
+        values = ops.where(real, values * ops.cast(weights, values.dtype), ops.zeros_like(values))
+    if reduction == "none":
+        return values
+    total = ops.sum(values)
+    return total if reduction == "sum" else ranks.divide_no_nan(total, ops.sum(count))
+
+
+def constructor_arguments(cls: type) -> list[str]:
+    """Names of the arguments that `cls` and the classes above it take, most general last."""
+    names: dict[str, None] = {}
+    for parent in cls.__mro__:
+        if "__init__" in vars(parent):
+            parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
+            names.update(
+                (p.name, None) for p in list(parameters)[1:] if p.kind is not p.VAR_KEYWORD
+            )
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return list(names)
+
+
+def snake_case(name: str) -> str:
+    """`PairwiseHingeLoss` becomes `pairwise_hinge_loss`, `NDCGLoss2` becomes `ndcg_loss2`."""
+    result = ""
+    for previous, character, following in zip(" " + name, name, name[1:] + " ", strict=False):
+        starts = character.isupper() and (previous.islower() or following.islower())
+        result += ("_" if starts and result else "") + character.lower()
+    return result
+
+
+def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Raises unless `value` is one of the allowed names."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}. Received: {name}={value!r}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raises unless `value` is a finite number above 0."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a number above 0. Received: {name}={value!r}")
+
+
+def check_not_negative(name: str, value: Any) -> None:
+    """Raises unless `value` is a finite number of at least 0."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be a number of at least 0. Received: {name}={value!r}")
+
+
+def check_integer(name: str, value: Any, minimum: int) -> None:
+    """Raises unless `value` is an integer of at least `minimum`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValueError(
+            f"{name} must be an integer of at least {minimum}. Received: {name}={value!r}"
+        )
+
+
+def check_topn(topn: Any) -> None:
+    """Raises unless `topn` is None or a positive integer."""
+    if topn is not None:
+        check_integer("topn", topn, minimum=1)
+
+
+def check_function(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Raises unless `value` is a callable or one of the allowed names."""
+    if not callable(value) and value not in allowed:
+        raise ValueError(
+            f"{name} must be one of {', '.join(allowed)} or a function. Received: {name}={value!r}"
+        )

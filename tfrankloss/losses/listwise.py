@@ -1,0 +1,377 @@
+"""Listwise losses: distances between distributions over the documents or orders of a list."""
+
+import math
+from typing import Any
+
+from keras import ops
+
+from tfrankloss.core import distributions, noise, ranks
+from tfrankloss.core.backend import Array
+from tfrankloss.core.blocks import suffix_scan
+from tfrankloss.core.lists import Lists
+from tfrankloss.losses.base import (
+    RankingLoss,
+    SampledLoss,
+    check_choice,
+    check_function,
+    check_not_negative,
+    check_positive,
+    register,
+)
+
+LABEL_DISTRIBUTIONS = ("softmax", "normalized")
+TIES = ("position", "random")
+MAX_TOPK = 3
+MAX_PERMUTATIONS = 1 << 24
+
+
+class ListwiseLoss(RankingLoss):
+    """A loss on the softmax or Plackett-Luce distribution of `s_i / temperature`.
+
+    Args:
+        temperature: divides the scores; above 1 the distribution is flatter.
+        reduction: see `RankingLoss`, as the other arguments.
+    """
+
+    def __init__(self, *, temperature: float = 1.0, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        check_positive("temperature", temperature)
+        self.temperature = temperature
+
+    def per_list(self, lists: Lists) -> Array:
+        return self.per_tempered_list(lists._replace(scores=lists.scores / self.temperature))
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        """`[batch]`: the loss of lists whose scores are divided by the temperature."""
+        raise NotImplementedError("A subclass of ListwiseLoss defines per_tempered_list.")
+
+
+@register
+class SoftmaxLoss(ListwiseLoss):
+    """Softmax cross entropy with the labels as they are.
+
+    `-sum_i y_i log softmax(s)_i` (SIGIR 2022, Eq 7). Lists with larger labels weigh more; for
+    labels that sum to 1 see `ListNetLoss`.
+
+    Args:
+        temperature: divides the scores.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = SoftmaxLoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2)
+    0.7981
+    """
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        return distributions.cross_entropy(
+            lists.weights * lists.labels, distributions.log_softmax(lists.scores, lists.mask)
+        )
+
+
+@register
+class ListNetLoss(ListwiseLoss):
+    """Cross entropy between the top-k distributions of the labels and of the scores.
+
+    `-sum_i P_y(i) log softmax(s)_i` for k = 1, where `P_y` is `softmax(y)` (Cao et al., 2007; XE-NDCG
+    paper, Eqs 2-3) or `y_i / sum_j y_j` (Bruch et al., ICTIR 2019, Eqs 6-7); the latter bounds MRR
+    and NDCG of binary labels (ICTIR 2019, Theorems 1-3). For k = 2, 3 the sum goes over all ordered
+    k-subsets with their Plackett-Luce probabilities; it takes n^k memory. A list of fewer than k
+    documents counts with all of them. A subset that has probability 0 under the labels counts
+    nothing.
+
+    Args:
+        label_distribution: `"softmax"` or `"normalized"`.
+        topk: 1, 2 or 3.
+        temperature: divides the scores.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = ListNetLoss(label_distribution="normalized")
+    >>> round(float(loss([[2.0, 0.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2)
+    0.7981
+    """
+
+    def __init__(
+        self, label_distribution: str = "softmax", topk: int = 1, **arguments: Any
+    ) -> None:
+        super().__init__(**arguments)
+        check_choice("label_distribution", label_distribution, LABEL_DISTRIBUTIONS)
+        if topk not in range(1, MAX_TOPK + 1) or isinstance(topk, bool):
+            raise ValueError(f"topk must be 1, 2 or {MAX_TOPK}. Received: topk={topk!r}")
+        self.label_distribution = label_distribution
+        self.topk = topk
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        size = lists.scores.shape[1]
+        if size is not None and self.topk > 1 and size**self.topk > MAX_PERMUTATIONS:
+            raise ValueError(
+                f"topk={self.topk} of a list of {size} documents has {size}^{self.topk} ordered "
+                f"subsets; at most {MAX_PERMUTATIONS} are in reach: "
+                f"{int(MAX_PERMUTATIONS ** (1 / self.topk))} documents for this topk."
+            )
+        count = ops.sum(ops.cast(lists.mask, "int32"), axis=1)
+        left = lists.mask  # [batch, ..., list]: documents that are left after those before them
+        joint, cost, result = None, None, None
+        for place in range(self.topk):
+            shape = (-1,) + (1,) * place + (ops.shape(lists.scores)[1],)
+            labels, scores, weights = (
+                ops.reshape(x, shape) for x in (lists.labels, lists.scores, lists.weights)
+            )
+            chosen = self._label_probabilities(ops.where(left, labels, 0.0 * labels), left)
+            scores = scores + ops.zeros_like(chosen)
+            here = -weights * distributions.log_softmax(scores, left)
+            joint = chosen if joint is None else joint[..., None] * chosen
+            cost = here if cost is None else cost[..., None] + here
+            value = ops.sum(ops.reshape(joint * cost, (ops.shape(count)[0], -1)), axis=1)
+            result = value if result is None else ops.where(count > place, value, result)
+            if place + 1 < self.topk:
+                index = ops.arange(ops.shape(lists.scores)[1])
+                left = ops.logical_and(left[..., None, :], index[:, None] != index[None, :])
+        return result
+
+    def _label_probabilities(self, labels: Array, mask: Array) -> Array:
+        if self.label_distribution == "softmax":
+            return distributions.softmax(labels, mask)
+        return distributions.normalized(labels)
+
+
+class PlackettLuceLoss(ListwiseLoss, SampledLoss):
+    """Minus the log-likelihood of the order of the labels under the Plackett-Luce model.
+
+    Args:
+        ties: how documents with equal labels are ordered: `"position"`, as they stand, or
+            `"random"`, anew at every step.
+        seed: seed of the random order.
+        temperature: see `ListwiseLoss`, as the other arguments.
+    """
+
+    def __init__(self, ties: str = "position", *, seed: int | None = None, **arguments: Any):
+        super().__init__(seed=seed, **arguments)
+        check_choice("ties", ties, TIES)
+        self.ties = ties
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        if self.ties == "random":
+            draws = ops.cast(noise.uniform(lists, self._drawn_seed), lists.scores.dtype)[0]
+            shuffled = ranks.descending(draws, lists.mask)
+            lists = Lists(*(shuffled.sort(x) for x in lists))
+        order = ranks.descending(lists.labels, lists.mask)
+        lists = Lists(*(order.sort(x) for x in lists))
+        tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)
+        terms = lists.weights * self.position_weights(lists) * (tails - lists.scores)
+        return ops.sum(terms, axis=1)
+
+    def position_weights(self, lists: Lists) -> Array:
+        """The weight of each position of the ideal order."""
+        return ops.ones_like(lists.scores)
+
+
+@register
+class ListMLELoss(PlackettLuceLoss):
+    """ListMLE: the likelihood of the ideal order.
+
+    `sum_r [log sum_{q >= r} e^s_(q) - s_(r)]` with documents in the order of their labels
+    (Oosterhuis, Learning to Rank, Eq 47; Xia et al., 2008).
+
+    Args:
+        ties: `"position"` or `"random"`, the order of equal labels.
+        seed: seed of the random order.
+        temperature: divides the scores.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = ListMLELoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2)
+    0.7981
+    """
+
+
+@register
+class PositionAwareListMLELoss(PlackettLuceLoss):
+    """Position-aware ListMLE: the top of the ideal order weighs more.
+
+    As `ListMLELoss`, with position r weighted by `(2^(n - r) - 1) / sum_q (2^(n - q) - 1)` (Lan et
+    al., 2014; divided by the sum, because `2^n` overflows).
+
+    Args:
+        ties: `"position"` or `"random"`, the order of equal labels.
+        seed: seed of the random order.
+        temperature: divides the scores.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = PositionAwareListMLELoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2)
+    0.7981
+    """
+
+    def position_weights(self, lists: Lists) -> Array:
+        count = ops.sum(ops.cast(lists.mask, lists.scores.dtype), axis=1, keepdims=True)
+        weights = ranks.power_of_two(-ranks.rank_numbers(lists.scores))
+        weights = weights - ranks.power_of_two(-count)
+        return distributions.normalized(ops.where(lists.mask, weights, ops.zeros_like(weights)))
+
+
+@register
+class XENDCGLoss(ListwiseLoss, SampledLoss):
+    """XE-NDCG: a convex bound on NDCG for graded labels.
+
+    `-sum_i phi_i log rho_i` with `phi_i = (2^y_i - gamma_i) / sum_j (2^y_j - gamma_j)` and
+    `rho_i = e^s_i / (sum_j e^s_j + epsilon)` (Bruch, WWW 2021, Sect. 4). Its gradient is
+    `rho - phi`.
+
+    Args:
+        gamma: `"uniform"` draws each `gamma_i` from [0, 1] afresh at every step; or one number in
+            [0, 1] for all.
+        epsilon: added to the normaliser, which makes the Hessian positive definite.
+        seed: seed of the draws.
+        temperature: divides the scores.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = XENDCGLoss(gamma=1.0)
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2)
+    0.7981
+    """
+
+    def __init__(
+        self,
+        gamma: str | float = "uniform",
+        epsilon: float = 0.0,
+        *,
+        seed: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(seed=seed, **arguments)
+        number = isinstance(gamma, (int, float)) and not isinstance(gamma, bool)
+        if gamma != "uniform" and not (number and 0 <= gamma <= 1):  # type: ignore[operator]
+            raise ValueError(
+                f"gamma must be 'uniform' or a number in [0, 1]. Received: gamma={gamma!r}"
+            )
+        check_not_negative("epsilon", epsilon)
+        self.gamma = gamma
+        self.epsilon = epsilon
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        normalizer = distributions.log_sum_exp(lists.scores, lists.mask)
+        if self.epsilon:
+            log_epsilon = ops.full_like(normalizer, math.log(self.epsilon))
+            normalizer = distributions.log_add_exp(normalizer, log_epsilon)
+        return distributions.cross_entropy(
+            lists.weights * self.label_distribution(lists), lists.scores - normalizer
+        )
+
+    def label_distribution(self, lists: Lists) -> Array:
+        """`phi_i`, all divided by 2 to the highest label so that none overflows."""
+        gamma: Any = self.gamma
+        if gamma == "uniform":
+            gamma = ops.cast(noise.uniform(lists, self._drawn_seed), lists.scores.dtype)[0]
+        highest = ops.max(lists.labels, axis=1, keepdims=True)
+        values = ranks.power_of_two(lists.labels - highest)
+        values = values - gamma * ranks.power_of_two(-highest)
+        return distributions.normalized(ops.where(lists.mask, values, ops.zeros_like(values)))
+
+
+@register
+class UniqueSoftmaxLoss(ListwiseLoss):
+    """Softmax of each document against those with lower labels only.
+
+    `-sum_i G(y_i) log(e^s_i / (e^s_i + sum_{j: y_j < y_i} e^s_j))` (Zhu and Klabjan, 2020), by one
+    sort and cumulative sums.
+
+    Args:
+        gain: `"exponential"` for `2^y - 1`, `"linear"` for `y`, or a function of the labels.
+        temperature: divides the scores.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = UniqueSoftmaxLoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2)
+    0.7981
+    """
+
+    def __init__(self, *, gain: ranks.Gain = "exponential", **arguments: Any) -> None:
+        super().__init__(**arguments)
+        check_function("gain", gain, ranks.GAINS)
+        self.gain = gain
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        order = ranks.descending(lists.labels, lists.mask)
+        lists = Lists(*(order.sort(x) for x in lists))
+        lower = _first_lower_label(lists)  # position, or the length of the list if there is none
+        exists = lower < ops.shape(lists.scores)[1]
+        tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)
+        tails = ops.take_along_axis(tails, ops.where(exists, lower, 0 * lower), axis=1)
+        tails = ops.where(exists, tails, lists.scores)
+        normalizer = ops.where(exists, distributions.log_add_exp(lists.scores, tails), lists.scores)
+        gains = ranks.gains(lists.labels, lists.mask, self.gain)
+        return distributions.cross_entropy(lists.weights * gains, lists.scores - normalizer)
+
+
+@register
+class Poly1SoftmaxLoss(ListwiseLoss):
+    """Softmax cross entropy plus the first polynomial term of PolyLoss.
+
+    `-sum_i y_i log softmax(s)_i + epsilon (1 - sum_i (y_i / sum_j y_j) softmax(s)_i)` (Leng et al.,
+    2022).
+
+    Args:
+        epsilon: weight of the polynomial term.
+        temperature: divides the scores.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = Poly1SoftmaxLoss(epsilon=1.0)
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2) + 1 - 1/(1 + e^0.2)
+    1.348
+    """
+
+    def __init__(self, epsilon: float = 1.0, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        check_not_negative("epsilon", epsilon)
+        self.epsilon = epsilon
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        targets = lists.weights * lists.labels
+        log_probabilities = distributions.log_softmax(lists.scores, lists.mask)
+        agreement = ops.sum(distributions.normalized(targets) * ops.exp(log_probabilities), axis=1)
+        relevant = ops.cast(ops.sum(targets, axis=1) > 0, targets.dtype)
+        cross_entropy = distributions.cross_entropy(targets, log_probabilities)
+        return cross_entropy + self.epsilon * (relevant - agreement)
+
+
+@register
+class CalibratedSoftmaxLoss(ListwiseLoss):
+    """Softmax cross entropy with a virtual document that anchors the scores at 0.
+
+    The softmax loss of the list and one more document of score 0 and label `virtual_label`
+    (Yan et al., KDD 2022), so that scores of different lists share a scale.
+
+    Args:
+        virtual_label: label of the virtual document, above 0.
+        temperature: divides the scores.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = CalibratedSoftmaxLoss(virtual_label=1.0)
+    >>> round(float(loss([[1.0]], [[0.0]])), 4)  # 2 log 2
+    1.3863
+    """
+
+    def __init__(self, virtual_label: float = 1.0, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        check_positive("virtual_label", virtual_label)
+        self.virtual_label = virtual_label
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        normalizer = distributions.log_sum_exp(lists.scores, lists.mask)
+        normalizer = distributions.log_add_exp(normalizer, ops.zeros_like(normalizer))
+        targets = lists.weights * lists.labels
+        loss = distributions.cross_entropy(targets, lists.scores - normalizer)
+        return loss + self.virtual_label * normalizer[:, 0]
+
+
+def _first_lower_label(lists: Lists) -> Array:
+    """For lists sorted by label: the position of the first document with a lower label."""
+    labels, mask = lists.labels, lists.mask
+    size = ops.shape(labels)[1]
+    index = ops.arange(size)[None, :] + ops.zeros_like(labels, dtype="int32")
+    changes = ops.logical_and(labels[:, 1:] != labels[:, :-1], mask[:, 1:])
+    starts = ops.where(changes, index[:, 1:], size + 0 * index[:, 1:])
+    starts = ops.concatenate([starts, size + 0 * index[:, :1]], axis=1)
+    # starts[r] speaks of position r + 1, so the minimum from r on is the next start after r.
+    scan = suffix_scan(lambda a, b: (ops.minimum(a[0], b[0]),), (starts,), (2**31 - 1,))
+    return scan[0]

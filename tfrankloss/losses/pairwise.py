@@ -1,0 +1,220 @@
+"""Pairwise losses: `sum_{y_i > y_j} phi(sigma (s_i - s_j))` (Oosterhuis, Learning to Rank, Eq 18).
+
+They count inversions wherever these happen: for the top of the list see `lambdas`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+from tfrankloss.core import pairs, ranks
+from tfrankloss.core.backend import Array
+from tfrankloss.core.lists import Lists
+from tfrankloss.core.pairs import Documents, PairSums, Phi
+from tfrankloss.losses.base import RankingLoss, check_choice, check_positive, register
+
+PAIR_REDUCTIONS = ("sum", "mean")
+
+
+class PairLoss(RankingLoss):
+    """A loss that is a weighted sum over pairs of documents.
+
+    Args:
+        sigma: slope of the pairwise function.
+        pair_reduction: `"sum"`, or `"mean"` to divide by the number of pairs of the list.
+        reduction: see `RankingLoss`, as the other arguments.
+    """
+
+    def __init__(
+        self, *, sigma: float = 1.0, pair_reduction: str = "sum", **arguments: Any
+    ) -> None:
+        super().__init__(**arguments)
+        check_positive("sigma", sigma)
+        check_choice("pair_reduction", pair_reduction, PAIR_REDUCTIONS)
+        self.sigma = sigma
+        self.pair_reduction = pair_reduction
+
+    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
+        """Sums over the pairs of each list."""
+        raise NotImplementedError("A subclass of PairLoss defines pair_sums.")
+
+    def count_pairs(self, lists: Lists) -> Array:
+        """`[batch]`: the number of pairs that the loss counts."""
+        return ranks.count_ordered_pairs(lists.labels, lists.mask)
+
+    def derivatives(self, lists: Lists, curvature: bool = False) -> PairSums:
+        """Values `[batch]`, gradient `[batch, list]` and, where asked for, diagonal curvature."""
+        sums = self.pair_sums(lists, curvature)
+        if self.pair_reduction == "sum":
+            return sums
+        share = ranks.divide_no_nan(ops.ones_like(sums.values), self.count_pairs(lists))
+        return PairSums(
+            sums.values * share,
+            sums.gradient * share[:, None],
+            None if sums.curvature is None else sums.curvature * share[:, None],
+        )
+
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        return self.derivatives(lists)[:2]
+
+
+class PlainPairLoss(PairLoss):
+    """A pairwise loss whose weights do not depend on ranks."""
+
+    phi: Callable[[Array], Phi]
+    weights = staticmethod(pairs.preferred())
+
+    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
+        documents = Documents(
+            score=lists.scores, label=lists.labels, mask=lists.mask, weight=lists.weights
+        )
+        return pairs.pair_sums(documents, self.phi, self.weights, self.sigma, curvature=curvature)
+
+
+@register
+class PairwiseHingeLoss(PlainPairLoss):
+    """Hinge loss on pairs (RankSVM).
+
+    `sum_{y_i > y_j} max(0, 1 - sigma (s_i - s_j))` (Oosterhuis, Learning to Rank, Eq 19; Herbrich
+    et al., 2000).
+
+    Args:
+        sigma: slope of the pairwise function; the margin is `1 / sigma`.
+        pair_reduction: `"sum"`, or `"mean"` to divide by the number of pairs of the list.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = PairwiseHingeLoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # 1 - (0.6 - 0.8)
+    1.2
+    """
+
+    phi = staticmethod(pairs.hinge)
+
+
+@register
+class PairwiseExponentialLoss(PlainPairLoss):
+    """Exponential loss on pairs (RankBoost).
+
+    `sum_{y_i > y_j} e^(-sigma (s_i - s_j))` (Oosterhuis, Learning to Rank, Eq 19; Freund et al.,
+    2003). Where the exponent exceeds 30 the loss goes on as a straight line, so that it stays
+    finite for any scores.
+
+    Args:
+        sigma: slope of the pairwise function.
+        pair_reduction: `"sum"`, or `"mean"` to divide by the number of pairs of the list.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = PairwiseExponentialLoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # e^0.2
+    1.2214
+    """
+
+    phi = staticmethod(pairs.exponential)
+
+
+@register
+class PairwiseLogisticLoss(PlainPairLoss):
+    """Logistic loss on pairs with different labels.
+
+    `sum_{y_i > y_j} log(1 + e^(-sigma (s_i - s_j)))` (Oosterhuis, Learning to Rank, Eqs 33, 35;
+    Jagerman et al., SIGIR 2022, Eq 6; Burges et al., 2005).
+
+    Args:
+        sigma: slope of the pairwise function.
+        pair_reduction: `"sum"`, or `"mean"` to divide by the number of pairs of the list.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = PairwiseLogisticLoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2)
+    0.7981
+    """
+
+    phi = staticmethod(pairs.logistic)
+
+
+@register
+class PairwiseSoftZeroOneLoss(PlainPairLoss):
+    """The number of wrongly ordered pairs, smoothed.
+
+    `sum_{y_i > y_j} 1 / (1 + e^(sigma (s_i - s_j)))`. It is bounded, so that hopeless pairs do not
+    dominate, and not convex.
+
+    Args:
+        sigma: slope of the pairwise function.
+        pair_reduction: `"sum"`, or `"mean"` to divide by the number of pairs of the list.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = PairwiseSoftZeroOneLoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # 1 / (1 + e^-0.2)
+    0.5498
+    """
+
+    phi = staticmethod(pairs.soft_zero_one)
+
+
+@register
+class RankNetLoss(PlainPairLoss):
+    """Cross entropy of the pairwise preferences, ties included.
+
+    `1/2 (1 - S_ij) z_ij + log(1 + e^(-z_ij))` for every unordered pair, `z_ij = sigma (s_i - s_j)`
+    and `S_ij` = 1, 0 or -1 for a higher, equal or lower label (Oosterhuis, Learning to Rank, Eq 23;
+    Burges et al., 2005). A pair of equal labels draws its scores together; without such pairs it is
+    `PairwiseLogisticLoss`.
+
+    Args:
+        sigma: slope of the pairwise function.
+        pair_reduction: `"sum"`, or `"mean"` to divide by the number of pairs of the list.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = RankNetLoss()
+    >>> round(float(loss([[1.0, 1.0]], [[0.6, 0.8]])), 4)  # log(1 + e^0.2) - 0.1
+    0.6981
+    """
+
+    phi = staticmethod(pairs.logistic)
+    weights = staticmethod(pairs.half_for_ties)
+
+    def count_pairs(self, lists: Lists) -> Array:
+        return 0.5 * count_all_pairs(lists)
+
+
+@register
+class PairwiseSquaredLoss(RankingLoss):
+    """Squared error of the score differences as predictions of the label differences.
+
+    `sum_{i != j} ((y_i - y_j) - (s_i - s_j))^2`, equal labels included. With `d = y - s`, centred,
+    that is `n sum_i d_i^2 + n sum_j d_j^2`: linear in the length of the list.
+
+    Args:
+        pair_reduction: `"sum"`, or `"mean"` to divide by the number of pairs of the list.
+        reduction: see `RankingLoss`, as the other arguments.
+
+    >>> loss = PairwiseSquaredLoss()
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # 2 (1 + 0.2)^2
+    2.88
+    """
+
+    def __init__(self, *, pair_reduction: str = "sum", **arguments: Any) -> None:
+        super().__init__(**arguments)
+        check_choice("pair_reduction", pair_reduction, PAIR_REDUCTIONS)
+        self.pair_reduction = pair_reduction
+
+    def per_list(self, lists: Lists) -> Array:
+        real = ops.cast(lists.mask, lists.scores.dtype)
+        count = ops.sum(real, axis=1)
+        errors = lists.labels - lists.scores
+        mean = ranks.divide_no_nan(ops.sum(errors, axis=1), count)
+        squares = real * (errors - mean[:, None]) ** 2
+        value = count * ops.sum(lists.weights * squares, axis=1) + ops.sum(
+            lists.weights, axis=1
+        ) * ops.sum(squares, axis=1)
+        if self.pair_reduction == "sum":
+            return value
+        return ranks.divide_no_nan(value, count_all_pairs(lists))
+
+
+def count_all_pairs(lists: Lists) -> Array:
+    """`[batch]`: n (n - 1), the number of ordered pairs of different documents."""
+    count = ops.sum(ops.cast(lists.mask, lists.scores.dtype), axis=1)
+    return count * (count - 1.0)
