@@ -69,6 +69,7 @@ def receive(y_true: Any, y_pred: Any, sample_weight: Any = None, outputs: int = 
     y_pred, masks = _dense(y_pred, masks, fill=0)
     labels = _squeeze("y_true", ops.convert_to_tensor(y_true), rank=2)
     scores = ops.convert_to_tensor(y_pred)
+    _check_rank_is_known("y_pred", scores)
     if outputs == 1:
         scores = _squeeze("y_pred", scores, rank=2)
     elif len(scores.shape) != 3 or scores.shape[2] not in (outputs, None):
@@ -143,6 +144,7 @@ def _dense(x: Any, masks: list[Any], fill: float) -> tuple[Any, list[Any]]:
 
 
 def _squeeze(name: str, x: Array, rank: int) -> Array:
+    _check_rank_is_known(name, x)
     if len(x.shape) == rank + 1 and x.shape[-1] == 1:
         return ops.squeeze(x, -1)
     if len(x.shape) != rank:
@@ -151,6 +153,19 @@ def _squeeze(name: str, x: Array, rank: int) -> Array:
             f"Received: shape {tuple(x.shape)}"
         )
     return x
+
+
+def _check_rank_is_known(name: str, x: Array) -> None:
+    """A TensorFlow program may be traced with a tensor of unknown rank, which has no meaning here.
+
+    `model.fit` does so when it gets sample weights of one rank first and of another rank later.
+    """
+    if getattr(x.shape, "rank", 0) is None:
+        raise ValueError(
+            f"The rank of {name} must be known when the program is traced. Received: shape "
+            "<unknown>. Set the shape in the dataset; to change the rank of the weights, compile "
+            "the model again."
+        )
 
 
 def _check_same_lists(name: str, x: Array, labels: Array) -> None:
@@ -167,6 +182,7 @@ def _weights(sample_weight: Any, labels: Array) -> tuple[Array | None, Array | N
     if backend.is_ragged(sample_weight):
         sample_weight, _ = backend.ragged_to_dense(sample_weight, 0)
     weight = ops.convert_to_tensor(sample_weight)
+    _check_rank_is_known("sample_weight", weight)
     if len(weight.shape) == 3:
         weight = _squeeze("sample_weight", weight, rank=2)
     rank, batch, size = len(weight.shape), labels.shape[0], labels.shape[1]

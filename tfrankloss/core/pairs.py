@@ -193,13 +193,12 @@ def pair_sums(
             bend = weight_forward * forward.curvature + weight_backward * backward.curvature
             terms.append(sigma * sigma * bend)
             mirrored.append(terms[2])
-        sums = tuple(
+        return tuple(
             ops.slice_update(total, (0, start), ops.sum(term, axis=2))
             if top is None
             else total + _row_sums(term, start, length) + _column_sums(mirror, columns.index, top)
             for total, term, mirror in zip(sums, terms, mirrored, strict=True)
         )
-        return sums
 
     blocks = length // block
     if top is not None:

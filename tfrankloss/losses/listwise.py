@@ -72,12 +72,12 @@ class SoftmaxLoss(ListwiseLoss):
 class ListNetLoss(ListwiseLoss):
     """Cross entropy between the top-k distributions of the labels and of the scores.
 
-    `-sum_i P_y(i) log softmax(s)_i` for k = 1, where `P_y` is `softmax(y)` (Cao et al., 2007; XE-NDCG
-    paper, Eqs 2-3) or `y_i / sum_j y_j` (Bruch et al., ICTIR 2019, Eqs 6-7); the latter bounds MRR
-    and NDCG of binary labels (ICTIR 2019, Theorems 1-3). For k = 2, 3 the sum goes over all ordered
-    k-subsets with their Plackett-Luce probabilities; it takes n^k memory. A list of fewer than k
-    documents counts with all of them. A subset that has probability 0 under the labels counts
-    nothing.
+    `-sum_i P_y(i) log softmax(s)_i` for k = 1, where `P_y` is `softmax(y)` (Cao et al., 2007;
+    Bruch, WWW 2021, Eqs 2-3) or `y_i / sum_j y_j` (Bruch et al., ICTIR 2019, Eqs 6-7); the latter
+    bounds MRR and NDCG of binary labels (ICTIR 2019, Theorems 1-3). For k = 2, 3 the sum goes over
+    all ordered k-subsets with their Plackett-Luce probabilities; it takes n^k memory. A list of
+    fewer than k documents counts with all of them. A subset that has probability 0 under the
+    labels counts nothing.
 
     Args:
         label_distribution: `"softmax"` or `"normalized"`.

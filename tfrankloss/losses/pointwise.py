@@ -22,14 +22,6 @@ class GradedLoss(RankingLoss):
         self.num_grades = num_grades
         self.outputs = num_grades
 
-    def one_hot(self, labels: Array) -> Array:
-        """`[batch, list, num_grades]`; a label that is no grade becomes NaN, not a silent 0."""
-        grades = ops.cast(ops.arange(self.num_grades), labels.dtype)
-        hot = ops.cast(labels[:, :, None] == grades, labels.dtype)
-        return ops.where(
-            ops.any(hot > 0, axis=2, keepdims=True), hot, ops.full_like(hot, float("nan"))
-        )
-
 
 @register
 class PointwiseSquaredLoss(RankingLoss):
@@ -58,7 +50,7 @@ class PointwiseSquaredLoss(RankingLoss):
     def per_list(self, lists: Lists) -> Array:
         if self.num_grades is None:
             return ops.sum(lists.weights * (lists.labels - lists.scores) ** 2, axis=1)
-        targets = GradedLoss.one_hot(self, lists.labels)  # type: ignore[arg-type]
+        targets = _one_hot(lists.labels, self.num_grades)
         errors = ops.sum((targets - lists.scores) ** 2, axis=2)
         return ops.sum(ops.where(lists.mask, lists.weights * errors, 0.0 * lists.weights), axis=1)
 
@@ -105,7 +97,7 @@ class PointwiseSoftmaxLoss(GradedLoss):
 
     def per_list(self, lists: Lists) -> Array:
         log_probabilities = ops.log_softmax(self.gamma * lists.scores, axis=-1)
-        terms = -ops.sum(self.one_hot(lists.labels) * log_probabilities, axis=2)
+        terms = -ops.sum(_one_hot(lists.labels, self.num_grades) * log_probabilities, axis=2)
         return ops.sum(ops.where(lists.mask, lists.weights * terms, 0.0 * lists.weights), axis=1)
 
 
@@ -135,3 +127,12 @@ class OrdinalLoss(GradedLoss):
 
 def _sigmoid_cross_entropy(targets: Array, logits: Array) -> Array:
     return ops.maximum(logits, 0.0) - targets * logits + ops.log1p(ops.exp(-ops.abs(logits)))
+
+
+def _one_hot(labels: Array, num_grades: int) -> Array:
+    """`[batch, list, num_grades]`; a label that is no grade becomes NaN, not a silent 0."""
+    hot = ops.cast(
+        labels[:, :, None] == ops.cast(ops.arange(num_grades), labels.dtype), labels.dtype
+    )
+    known = ops.any(hot > 0, axis=2, keepdims=True)
+    return ops.where(known, hot, ops.full_like(hot, float("nan")))

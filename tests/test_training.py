@@ -1,0 +1,169 @@
+"""Every loss trains a model through `fit`, in graph mode and compiled, and traces only once."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from tests import oracles
+from tfrankloss import losses
+
+QUERIES, LIST_SIZE, FEATURES, GRADES = 32, 12, 6, 5
+
+OPTIONS = {
+    "pointwise_softmax": {"num_grades": GRADES},
+    "ordinal": {"num_grades": GRADES},
+    "lambda_loss": {"weight": lambda high, low: high.gain - low.gain},
+    "gumbel": {"loss": "softmax"},
+    # At the start all soft ranks are far apart: a low temperature has no gradient to follow.
+    "approx_mrr": {"temperature": 1.0},
+    "approx_map": {"temperature": 1.0},
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Padded lists whose labels are a noisy linear function of the features."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(QUERIES, LIST_SIZE, FEATURES)).astype("float32")
+    relevance = features @ np.array([2.0, -1.0, 0.5, 0.0, 0.0, 1.0])
+    relevance += 0.5 * generator.normal(size=relevance.shape)
+    labels = np.digitize(relevance, [-1.0, 1.0, 2.5, 4.0]).astype("float32")
+    for row in range(QUERIES):
+        length = generator.integers(4, LIST_SIZE + 1)
+        labels[row, length:] = -1
+        features[row, length:] = 1e3  # what is padded must not matter
+    return features, labels
+
+
+def make_model(outputs: int) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((LIST_SIZE, FEATURES))
+    scores = keras.layers.Dense(outputs)(inputs)
+    return keras.Model(inputs, scores if outputs > 1 else keras.layers.Reshape((-1,))(scores))
+
+
+def mean_ndcg(name: str, model: keras.Model, features: np.ndarray, labels: np.ndarray) -> float:
+    scores = model.predict(features, verbose=0)
+    if name == "pointwise_softmax":
+        scores = scores.argmax(axis=-1) + 1e-3 * scores[..., -1]
+    elif name == "ordinal":
+        scores = (1 / (1 + np.exp(-scores))).sum(axis=-1)
+    return float(
+        np.mean(
+            [
+                oracles.ndcg(scores[row, labels[row] >= 0], labels[row, labels[row] >= 0])
+                for row in range(QUERIES)
+            ]
+        )
+    )
+
+
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_fit_learns_and_traces_once(
+    name: str, jit_compile: bool, data: tuple[np.ndarray, np.ndarray]
+) -> None:
+    features, labels = data
+    loss = losses.get(name, **OPTIONS.get(name, {}))
+    traces = []
+    run = loss._run
+    loss._run = lambda *arguments: traces.append(1) or run(*arguments)
+
+    model = make_model(loss.outputs)
+    untrained = mean_ndcg(name, model, features, labels)
+    model.compile(keras.optimizers.Adam(0.05), loss=loss, jit_compile=jit_compile)
+    fit = {"batch_size": QUERIES // 2, "verbose": 0, "shuffle": False}
+    first = model.fit(features, labels, epochs=1, **fit).history["loss"][0]
+    traced = len(traces)
+    last = model.fit(features, labels, epochs=14, **fit).history["loss"][-1]
+
+    assert last < first
+    assert mean_ndcg(name, model, features, labels) > untrained
+    assert len(traces) == traced  # 28 more steps, no further program
+
+
+def test_lists_of_many_lengths_share_programs() -> None:
+    """1,000 documents at the most, every length different: a dozen programs."""
+    import tensorflow as tf
+
+    loss = losses.PointwiseSquaredLoss()
+    kernel_shapes = set()
+    run = loss._run
+
+    def count(labels, scores, mask, weights):
+        kernel_shapes.add(tuple(labels.shape))
+        return run(labels, scores, mask, weights)
+
+    loss._run = count
+    for length in range(5, 1001, 19):
+        loss(np.zeros((2, length), "float32"), np.ones((2, length), "float32"))
+    ragged = tf.RaggedTensor.from_row_lengths(tf.ones(35), [5, 30])
+    loss(ragged, ragged)
+    assert len(kernel_shapes) <= 12
+
+
+def test_dataset_of_dynamic_list_size_trains(data: tuple[np.ndarray, np.ndarray]) -> None:
+    import tensorflow as tf
+
+    features, labels = data
+    batches = [(features[:16, :size], labels[:16, :size]) for size in (5, 8, 12, 5, 8, 12)]
+    signature = (
+        tf.TensorSpec((None, None, FEATURES), tf.float32),
+        tf.TensorSpec((None, None), tf.float32),
+    )
+    dataset = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+    inputs = keras.Input((None, FEATURES))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))  # [batch, list, 1] is fine
+    model.compile("sgd", loss=losses.NDCGLoss2(topn=5))
+    history = model.fit(dataset, epochs=3, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+
+
+def test_sample_weight_through_fit(data: tuple[np.ndarray, np.ndarray]) -> None:
+    features, labels = data
+    weights = np.random.default_rng(2).uniform(0.5, 2.0, labels.shape).astype("float32")
+    loss = losses.PairwiseLogisticLoss()
+    model = make_model(1)
+    scores = model.predict(features, verbose=0)
+    for sample_weight in (weights, weights[:, 0], weights[:, :1]):
+        model.compile("sgd", loss=loss)
+        value = model.evaluate(
+            features, labels, sample_weight=sample_weight, batch_size=QUERIES, verbose=0
+        )
+        assert value == pytest.approx(float(loss(labels, scores, sample_weight)), rel=1e-5)
+
+
+LONG_LIST = """
+import resource, sys
+import numpy as np, tensorflow as tf
+from tfrankloss import losses
+
+def run(loss, size):
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 5, (1, size)).astype("float32")
+    scores = tf.constant(generator.normal(size=(1, size)).astype("float32"))
+    with tf.GradientTape() as tape:
+        tape.watch(scores)
+        value = loss(labels, scores)
+    gradient = tape.gradient(value, scores).numpy()
+    assert np.isfinite(gradient).all() and np.any(gradient != 0)
+
+loss = losses.get(sys.argv[1])
+run(loss, 1000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+run(loss, 20000)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.parametrize("name", ["pairwise_logistic", "ndcg_loss2"])
+def test_list_of_20000_documents_in_little_memory(name: str) -> None:
+    """In a process of its own, because the peak of this one may lie behind it."""
+    pytest.importorskip("resource")
+    command = [sys.executable, "-c", LONG_LIST, name]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert float(result.stdout.split()[-1]) < 1024  # megabytes; one pair array would take 1,600
