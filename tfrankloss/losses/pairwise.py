@@ -3,7 +3,6 @@
 They count inversions wherever these happen: for the top of the list see `lambdas`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -11,7 +10,7 @@ from keras import ops
 from tfrankloss.core import pairs, ranks
 from tfrankloss.core.backend import Array
 from tfrankloss.core.lists import Lists
-from tfrankloss.core.pairs import Documents, PairSums, Phi
+from tfrankloss.core.pairs import Documents, PairSums
 from tfrankloss.losses.base import RankingLoss, check_choice, check_positive, register
 
 PAIR_REDUCTIONS = ("sum", "mean")
@@ -62,7 +61,7 @@ class PairLoss(RankingLoss):
 class PlainPairLoss(PairLoss):
     """A pairwise loss whose weights do not depend on ranks."""
 
-    phi: Callable[[Array], Phi]
+    phi: pairs.PairFunction
     weights = staticmethod(pairs.preferred())
 
     def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
