@@ -4,7 +4,7 @@
 >>> import tfrankloss
 >>> loss = tfrankloss.losses.NDCGLoss2(topn=5)
 >>> round(float(loss([[2.0, 0.0, 1.0]], [[0.1, 0.3, 0.2]])), 3)
-0.674
+0.452
 """
 
 from tfrankloss import config, losses

@@ -24,6 +24,7 @@ import keras
 from keras import ops
 
 from tfrankloss.core.backend import ROW_BLOCK, Array
+from tfrankloss.core.blocks import over_rows
 
 # Beyond this the exponential loss goes on as a straight line: e^30 is about 1e13, so that a sum
 # over a billion pairs still fits float32.
@@ -60,6 +61,9 @@ Weights = Callable[[Documents, Documents], tuple[Array, Array]]
 # Pairs per block of rows: half a megabyte of float32, so that the few arrays that XLA keeps between
 # operations stay in the cache.
 BLOCK_ELEMENTS = 1 << 17
+# The products of `logistic_sums` keep one array at a time; its best block is larger (measured at
+# 32 x 200 and 8 x 1000 on two cores).
+FUSED_ELEMENTS = 1 << 20
 
 
 def hinge(z: Array, decay: Array) -> Phi:
@@ -187,6 +191,56 @@ def pair_sums(
     return PairSums(*results)
 
 
+def logistic_sums(documents: Documents, sigma: float = 1.0, curvature: bool = False) -> PairSums:
+    """`sum_{y_i > y_j} w_i log(1 + e^(-z_ij))`: `pair_sums` of the logistic loss, faster.
+
+    The weight belongs to the row, so the sum over a row is the logarithm of a product. With
+    `e^(-z_ij)` an outer product, four factors share one logarithm; that logarithm was what took the
+    time. Lists whose scores are too far apart for the product of four take the general form.
+    """
+    if curvature:
+        return pair_sums(documents, logistic, preferred(), sigma, curvature=True)
+    size = documents.score.shape[1]
+    if size is not None and size % ROW_BLOCK:
+        documents = _pad(documents, -size % ROW_BLOCK)
+    low, high = _range(documents)
+    single = keras.backend.standardize_dtype(documents.score.dtype) == "float32"
+    limit = 20.0 if single else 160.0
+    centred = ops.clip(sigma * (documents.score - 0.5 * (low + high)), -limit, limit)
+    label = ops.where(documents.mask, documents.label, ops.full_like(centred, float("nan")))
+    inverse_power, weight, power = ops.exp(-centred), documents.weight, ops.exp(centred)
+
+    def products() -> tuple[Array, Array]:
+        # A label that is NaN is neither above nor below any other, so that padding has no pairs.
+        columns = [ops.split(x[:, None, :], 4, axis=2) for x in (label, power)]
+
+        def row_values(label_i: Array, inverse_power_i: Array, _: Array) -> Array:
+            factors = [
+                ops.where(label_i > label_j, 1.0 + inverse_power_i * power_j, 1.0)
+                for label_j, power_j in zip(*columns, strict=True)
+            ]
+            return ops.sum(ops.log(factors[0] * factors[1] * (factors[2] * factors[3])), axis=2)
+
+        def row_forces(label_i: Array, inverse_power_i: Array, weight_i: Array) -> Array:
+            label_j, weight_j = label[:, None, :], weight[:, None, :]
+            odds = inverse_power_i * power[:, None, :]  # of the wrong order
+            share = 1.0 / (1.0 + odds)
+            below = ops.where(label_i < label_j, weight_j * share, 0.0)
+            return ops.sum(ops.where(label_i > label_j, -weight_i * odds * share, below), axis=2)
+
+        rows = (label, inverse_power, weight)
+        block = _rows_per_block(label, None, FUSED_ELEMENTS)
+        values = over_rows(row_values, *rows, block=block)
+        return ops.sum(weight * values, axis=1), sigma * over_rows(row_forces, *rows, block=block)
+
+    def general() -> tuple[Array, Array]:
+        return pair_sums(documents, logistic, preferred(), sigma)[:2]
+
+    close = ops.max(sigma * (high - low)) <= limit
+    values, gradient = ops.cond(close, products, general)
+    return PairSums(values, gradient if size is None else gradient[:, :size], None)
+
+
 def _visit_rows(
     phi: PairFunction,
     weights: Weights,
@@ -275,12 +329,12 @@ def _range(documents: Documents) -> tuple[Array, Array]:
     return ops.where(some, low, zero), ops.where(some, high, zero)
 
 
-def _rows_per_block(score: Array, top: int | None) -> int:
+def _rows_per_block(score: Array, top: int | None, elements: int = BLOCK_ELEMENTS) -> int:
     batch, size = score.shape
     rows = ROW_BLOCK
     if size is not None:
-        rows = max(ROW_BLOCK, BLOCK_ELEMENTS // ((batch or 32) * size) // ROW_BLOCK * ROW_BLOCK)
-        rows = min(rows, size)
+        rows = max(ROW_BLOCK, elements // ((batch or 32) * size) // ROW_BLOCK * ROW_BLOCK)
+        rows = min(rows, size + -size % ROW_BLOCK)
     return rows if top is None else min(rows, top)
 
 

@@ -65,9 +65,7 @@ class PlainPairLoss(PairLoss):
     weights = staticmethod(pairs.preferred())
 
     def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
-        documents = Documents(
-            score=lists.scores, label=lists.labels, mask=lists.mask, weight=lists.weights
-        )
+        documents = _documents(lists)
         return pairs.pair_sums(documents, self.phi, self.weights, self.sigma, curvature=curvature)
 
 
@@ -113,7 +111,7 @@ class PairwiseExponentialLoss(PlainPairLoss):
 
 
 @register
-class PairwiseLogisticLoss(PlainPairLoss):
+class PairwiseLogisticLoss(PairLoss):
     """Logistic loss on pairs with different labels.
 
     `sum_{y_i > y_j} log(1 + e^(-sigma (s_i - s_j)))` (Oosterhuis, Learning to Rank, Eqs 33, 35;
@@ -129,7 +127,8 @@ class PairwiseLogisticLoss(PlainPairLoss):
     0.7981
     """
 
-    phi = staticmethod(pairs.logistic)
+    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
+        return pairs.logistic_sums(_documents(lists), self.sigma, curvature)
 
 
 @register
@@ -217,3 +216,7 @@ def count_all_pairs(lists: Lists) -> Array:
     """`[batch]`: n (n - 1), the number of ordered pairs of different documents."""
     count = ops.sum(ops.cast(lists.mask, lists.scores.dtype), axis=1)
     return count * (count - 1.0)
+
+
+def _documents(lists: Lists) -> Documents:
+    return Documents(score=lists.scores, label=lists.labels, mask=lists.mask, weight=lists.weights)
