@@ -147,6 +147,18 @@ def padded_list_size(x: Array) -> Array | None:
     return tf.reduce_min(tf.where(sizes >= length, sizes, LIST_SIZES[-1]))
 
 
+def same_lists(name: str, x: Array, labels: Array) -> Array:
+    """`x`, or an error when the program runs if its `[batch, list]` is not that of `labels`.
+
+    Where XLA compiles the whole program it drops the assertion, and the reshape fails instead.
+    """
+    shape = tf.shape(labels)[:2]
+    message = f"y_true and {name} hold lists of different lengths."
+    check = tf.debugging.assert_equal(tf.shape(x)[:2], shape, message)
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.reshape(x, tf.concat([shape, tf.shape(x)[2:]], axis=0))
+
+
 def pad_lists(x: Array, size: Array, fill: Any) -> Array:
     """Pads the second dimension of a TensorFlow tensor to `size` with `fill`."""
     paddings = [[0, 0], [0, size - tf.shape(x)[1]]] + [[0, 0]] * (len(x.shape) - 2)

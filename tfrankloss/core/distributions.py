@@ -85,7 +85,9 @@ def leave_one_out(scores: Array, mask: Array) -> Array:
 
 def log_add_exp(first: Array, second: Array) -> Array:
     """`log(e^a + e^b)`, where either may be `-inf`."""
-    high, low = ops.maximum(first, second), ops.minimum(first, second)
+    # By selection: TensorFlow's maximum and minimum of equal numbers share no gradient.
+    ordered = first >= second
+    high, low = ops.where(ordered, first, second), ops.where(ordered, second, first)
     gap = ops.where(low > -float("inf"), low - high, ops.zeros_like(low))
     return ops.where(low > -float("inf"), high + ops.log1p(ops.exp(gap)), high)
 

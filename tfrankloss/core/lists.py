@@ -191,12 +191,24 @@ def _weights(sample_weight: Any, labels: Array) -> tuple[Array | None, Array | N
         return None, weight
     if agrees and weight.shape[1] == 1:
         return None, ops.squeeze(weight, -1)
-    if agrees and (weight.shape[1] is None or size in (weight.shape[1], None)):
+    if agrees and weight.shape[1] is None:
+        return _weights_of_unknown_size(weight, labels)
+    if agrees and size in (weight.shape[1], None):
         return weight, None
     raise ValueError(
         "sample_weight must have the shape [batch] or [batch, 1] (a weight per list) or "
         f"[batch, list] (a weight per document), here batch={batch} and list={size}. "
         f"Received: shape {tuple(weight.shape)}"
+    )
+
+
+def _weights_of_unknown_size(weight: Array, labels: Array) -> tuple[Array, Array]:
+    """Decides when the program runs whether `[batch, ?]` is a weight per list or per document."""
+    per_list = ops.shape(weight)[1] == 1
+    documents = weight + ops.zeros(ops.shape(labels), dtype=weight.dtype)
+    return (
+        ops.where(per_list, ops.ones_like(documents), documents),
+        ops.where(per_list, weight[:, 0], ops.ones_like(weight[:, 0])),
     )
 
 
@@ -207,12 +219,16 @@ def _pad(received: Received) -> Received:
     labels = received.labels
     if not keras.backend.is_float_dtype(labels.dtype):
         labels = ops.cast(labels, "float32")  # unsigned and boolean labels have no -1
+
+    def pad(name: str, x: Array | None, fill: Any) -> Array | None:
+        if x is None:
+            return None
+        return backend.pad_lists(backend.same_lists(name, x, labels), size, fill)
+
     return Received(
         backend.pad_lists(labels, size, -1),
-        backend.pad_lists(received.scores, size, 0),
-        None if received.mask is None else backend.pad_lists(received.mask, size, False),
-        None
-        if received.document_weights is None
-        else backend.pad_lists(received.document_weights, size, 0),
+        pad("y_pred", received.scores, 0),
+        pad("the mask", received.mask, False),
+        pad("sample_weight", received.document_weights, 0),
         received.list_weights,
     )

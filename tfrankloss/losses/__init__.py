@@ -125,7 +125,11 @@ def get(identifier: str | dict[str, Any] | RankingLoss, **options: Any) -> Ranki
         raise ValueError(f"Unknown loss: {identifier!r}.{hint} Known losses: {', '.join(LOSSES)}")
     known = by_key[_key(name)]
     if at:
-        options = {"topn": _cutoff(identifier, cutoff), **options}
+        if "topn" in options:
+            raise ValueError(
+                f"The cutoff is given twice. Received: {identifier!r} and topn={options['topn']!r}"
+            )
+        options["topn"] = _cutoff(identifier, cutoff)
     loss = LOSSES[known]
     try:
         return loss(**options)

@@ -141,8 +141,8 @@ def reduce_lists(values: Array, real: Array, weights: Array | None, reduction: s
     """Reduces one value per list; lists without documents do not count."""
     count = ops.cast(real, values.dtype)
     if weights is not None:
-        count = count * ops.cast(weights, values.dtype)
-        values = ops.where(real, values * ops.cast(weights, values.dtype), ops.zeros_like(values))
+        count = ops.where(real, ops.cast(weights, values.dtype), ops.zeros_like(values))
+        values = values * count
     if reduction == "none":
         return values
     total = ops.sum(values)

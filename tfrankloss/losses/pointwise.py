@@ -126,7 +126,7 @@ class OrdinalLoss(GradedLoss):
 
 
 def _sigmoid_cross_entropy(targets: Array, logits: Array) -> Array:
-    return ops.maximum(logits, 0.0) - targets * logits + ops.log1p(ops.exp(-ops.abs(logits)))
+    return ops.softplus(logits) - targets * logits
 
 
 def _one_hot(labels: Array, num_grades: int) -> Array:
