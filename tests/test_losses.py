@@ -302,6 +302,67 @@ def test_lambda_loss_takes_any_weight(data: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(values[row], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_cutoff_that_spans_several_blocks(dynamic: bool) -> None:
+    """The engine visits rows in blocks; 20 rows are more than one and not a multiple of it."""
+    generator = np.random.default_rng(1)
+    labels = generator.integers(0, GRADES, (32, 200)).astype(float)
+    scores = generator.normal(size=labels.shape)
+    weights = np.ones_like(labels)
+    shape = [None, None] if dynamic else labels.shape
+    for loss, oracle in (
+        (losses.LambdaRankLoss(topn=20, reduction="none"), oracles.lambdarank),
+        (losses.NDCGLoss2(topn=20, cutoff="truncated", reduction="none"), oracles.ndcg_loss2),
+    ):
+        step = tf.function(
+            lambda *arguments, loss=loss: value_and_gradient_in_graph(loss, *arguments),
+            input_signature=[tf.TensorSpec(shape, tf.float64)] * 3,
+        )
+        values, gradient = (x.numpy() for x in step(labels, scores, weights))
+        options = (
+            {"topn": 20} if oracle is oracles.lambdarank else {"topn": 20, "cutoff": "truncated"}
+        )
+        expected = oracle(scores[0], labels[0], **options)
+        np.testing.assert_allclose(values[0], expected, rtol=1e-9)
+        _, alone = value_and_gradient(loss, labels[:1], scores[:1], weights[:1])
+        np.testing.assert_allclose(gradient[:1], alone, rtol=1e-9, atol=1e-12)
+        # Every pair pushes its two documents apart with the same force.
+        np.testing.assert_allclose(gradient.sum(axis=1), 0, atol=1e-9)
+
+
+def value_and_gradient_in_graph(loss, labels, scores, weights):
+    with tf.GradientTape() as tape:
+        tape.watch(scores)
+        values = loss(labels, scores, weights)
+    return values, tape.gradient(values, scores)
+
+
+def test_an_option_may_change_between_calls() -> None:
+    loss = losses.ApproxNDCGLoss(temperature=0.1)
+    arguments = [[1.0, 0.0, 2.0]], [[0.6, 0.8, 0.7]]
+    before = float(loss(*arguments))
+    loss.temperature = 5.0
+    assert float(loss(*arguments)) == float(losses.ApproxNDCGLoss(temperature=5.0)(*arguments))
+    assert float(loss(*arguments)) != before
+
+
+def test_numpy_numbers_are_options() -> None:
+    loss = losses.NDCGLoss2(topn=np.int64(5), sigma=np.float32(0.5))
+    config = loss.get_config()
+    assert type(config["topn"]) is int and type(config["sigma"]) is float
+
+
+def test_float16_gradient_overflows_only_with_the_scale_of_the_optimizer() -> None:
+    loss = losses.PairwiseSquaredLoss()
+    scores = tf.constant([[60000.0, -60000.0]], tf.float16)
+    with tf.GradientTape() as tape:
+        tape.watch(scores)
+        value = loss([[1.0, 0.0]], scores)
+        scaled = 1024.0 * value
+    gradient = tape.gradient(scaled, scores).numpy()
+    assert np.isinf(gradient).all()  # an optimizer that scales the loss must see that
+
+
 def test_mrr_like_loss_is_ndcg_loss2_with_linear_gain_and_discount() -> None:
     # One relevant document at rank 3: delta is 1/2 - 1/3 to rank 1 and 1 - 1/2 to rank 2.
     loss = losses.NDCGLoss2(gain="linear", discount="linear")

@@ -66,35 +66,39 @@ def value_and_gradient(function: Callable[[Array], Array], x: Array) -> tuple[Ar
     return values, gradient
 
 
-def with_gradient(
-    value_and_gradient: Callable[[Array], tuple[Array, Array, Any]], x: Array
-) -> tuple[Array, Any]:
-    """Makes the first result a function of `x` whose gradient is the second, one list at a time."""
-    extra = None
+def with_gradient(kernel: Callable[[Array], tuple[Array, Array]], x: Array) -> Array:
+    """The first result of `kernel(x)` as a function of `x` whose gradient is the second.
+
+    The gradient is a constant: second derivatives are zero.
+    """
 
     @ops.custom_gradient
     def call(x: Array) -> Any:
-        nonlocal extra
         # TensorFlow would otherwise trace a gradient of the kernel that nobody uses.
-        values, gradient, extra = value_and_gradient(ops.stop_gradient(x))
+        values, gradient = kernel(ops.stop_gradient(x))
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        if dtype == "float16":
+            # A list's own gradient stays finite. Its product with the upstream gradient may still
+            # overflow: that is how a loss scaling optimizer learns that its scale is too large.
+            gradient = ops.clip(gradient, -65504.0, 65504.0)
 
         def backward(*upstreams: Array, upstream: Array | None = None) -> Array:
             upstream = upstreams[0] if upstream is None else upstream
             shape = (-1,) + (1,) * (len(gradient.shape) - 1)
-            product = ops.reshape(upstream, shape) * ops.cast(gradient, upstream.dtype)
-            return saturating_cast(product, x.dtype)
+            return ops.cast(ops.reshape(upstream, shape) * gradient, dtype)
 
         return values, backward
 
-    return call(x), extra
+    return call(x)
 
 
-def saturating_cast(x: Array, dtype: str) -> Array:
-    """Casts; numbers beyond the range of a half precision type become its largest one."""
-    name = keras.backend.standardize_dtype(dtype)
-    if name == "float16":
-        x = ops.clip(x, -65504.0, 65504.0)
-    return ops.cast(x, name)
+def keras_mask(x: Any) -> Array | None:
+    """The mask that a Keras layer attached to `x`; on a JAX tracer it is not an attribute."""
+    mask = getattr(x, "_keras_mask", None)
+    if mask is None and hasattr(keras, "src"):
+        lookup = getattr(keras.src.backend, "get_keras_mask", None)
+        mask = None if lookup is None else lookup(x)
+    return mask
 
 
 def float_bits(x: Array) -> Array:

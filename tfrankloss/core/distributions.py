@@ -76,13 +76,6 @@ def tail_log_sum_exp(scores: Array, mask: Array) -> Array:
     return tails(scores)
 
 
-def leave_one_out(scores: Array, mask: Array) -> Array:
-    """`log sum_{k != i} e^s_k` for each document; `-inf` where there is no other."""
-    before = _exclusive(_cumulative(scores, mask, reverse=False), reverse=False)
-    after = _exclusive(_cumulative(scores, mask, reverse=True), reverse=True)
-    return log_add_exp(before, after)
-
-
 def log_add_exp(first: Array, second: Array) -> Array:
     """`log(e^a + e^b)`, where either may be `-inf`."""
     # By selection: TensorFlow's maximum and minimum of equal numbers share no gradient.
@@ -97,13 +90,6 @@ def _cumulative(scores: Array, mask: Array, reverse: bool) -> Array:
     scan = suffix_scan if reverse else prefix_scan
     terms = ops.where(mask, scores, ops.full_like(scores, infinity))
     return scan(lambda a, b: (log_add_exp(a[0], b[0]),), (terms,), (infinity,))[0]
-
-
-def _exclusive(cumulative: Array, reverse: bool) -> Array:
-    edge = ops.full_like(cumulative[:, :1], -float("inf"))
-    if reverse:
-        return ops.concatenate([cumulative[:, 1:], edge], axis=1)
-    return ops.concatenate([edge, cumulative[:, :-1]], axis=1)
 
 
 def _highest(scores: Array, mask: Array) -> Array:

@@ -51,7 +51,7 @@ def receive(y_true: Any, y_pred: Any, sample_weight: Any = None, outputs: int = 
             per document. The rank decides: `[batch]` is never spread along a list.
         outputs: numbers per document in `y_pred`.
     """
-    masks = [getattr(y_pred, "_keras_mask", None)]
+    masks = [backend.keras_mask(y_pred)]
     if isinstance(y_true, Mapping):
         y_true = dict(y_true)
         labels, mask = y_true.pop("labels", None), y_true.pop("mask", None)
@@ -113,6 +113,12 @@ def clean(received: Received, dtype: str | None = None) -> Lists:
         given = ops.cast(received.document_weights, dtype)
         weights = ops.where(mask, given, ops.zeros_like(given))
     return Lists(scores, labels, mask, weights)
+
+
+def has_documents(received: Received) -> Array:
+    """`[batch]`: whether a list holds at least one document."""
+    mask = ops.cast(received.labels, compute_dtype(received.scores)) >= 0
+    return ops.any(mask if received.mask is None else ops.logical_and(mask, received.mask), axis=1)
 
 
 def compute_dtype(scores: Array) -> str:

@@ -123,19 +123,11 @@ def half_for_ties(row: Documents, column: Documents) -> tuple[Array, Array]:
     return 0.5 * (1.0 + sign) * row.weight, 0.5 * (1.0 - sign) * column.weight
 
 
-def all_ordered(
-    importance: Callable[[Documents], Array],
-    base: Callable[[Documents, Documents], Array] | None = None,
-) -> Weights:
+def all_ordered(importance: Callable[[Documents], Array]) -> Weights:
     """Every pair with `i != j`, weighted by the importance of the first document."""
 
     def weights(row: Documents, column: Documents) -> tuple[Array, Array]:
-        forward = importance(row) * row.weight
-        backward = importance(column) * column.weight
-        if base is None:
-            return forward, backward
-        factor = base(row, column)
-        return forward * factor, backward * factor
+        return importance(row) * row.weight, importance(column) * column.weight
 
     return weights
 
@@ -294,7 +286,10 @@ def _visit_rows(
     def accumulate(number: Any, totals: tuple[Array, ...]) -> tuple[Array, ...]:
         start = number * block
         return tuple(
-            ops.slice_update(total if below is None else total + below, (0, start), sums)
+            ops.slice_update(total, (0, start), sums)
+            if below is None
+            # The last block may hold rows beyond `top`, which have column sums: add, not replace.
+            else total + below + ops.slice_update(ops.zeros_like(total), (0, start), sums)
             for total, (sums, below) in zip(totals, visit(start), strict=True)
         )
 

@@ -1,10 +1,13 @@
 """What every ranking loss shares: inputs, compilation, reduction, saving."""
 
+import functools
 import inspect
+import numbers
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from tfrankloss.core import backend, lists, noise, ranks
@@ -40,6 +43,9 @@ class RankingLoss(keras.losses.Loss):
         name: name of the loss.
         dtype: type to compute in. By default float64 for float64 scores, otherwise float32, also
             where the scores are in half precision.
+
+    Options may be changed between calls (a temperature, say), but not inside of a `fit` that is
+    already traced. The gradient is a closed form; second derivatives are not available.
     """
 
     outputs = 1
@@ -55,7 +61,7 @@ class RankingLoss(keras.losses.Loss):
             reduction="none" if reduction == "none" else "sum",
         )
         self.reduction = reduction
-        self.compute_dtype = None if dtype is None else keras.backend.standardize_dtype(dtype)
+        self.compute_dtype = None if dtype is None else _compute_dtype(dtype)
         self._kernel: Callable[..., Any] | None = None
 
     def per_list(self, lists: Lists) -> Array:
@@ -71,15 +77,15 @@ class RankingLoss(keras.losses.Loss):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Array:
         with keras.name_scope(self.name):
             received = lists.receive(y_true, y_pred, sample_weight, self.outputs)
-            values, real = self._values(received)
-            return reduce_lists(values, real, received.list_weights, self.reduction)
+            real = lists.has_documents(received)
+            return reduce_lists(self._values(received), real, received.list_weights, self.reduction)
 
     def call(self, y_true: Any, y_pred: Any) -> Array:
         """One value per list, `[batch]`, without weights."""
-        return self._values(lists.receive(y_true, y_pred, None, self.outputs))[0]
+        return self._values(lists.receive(y_true, y_pred, None, self.outputs))
 
-    def _values(self, received: lists.Received) -> tuple[Array, Array]:
-        """The loss of each list, differentiable in the scores, and whether it has documents."""
+    def _values(self, received: lists.Received) -> Array:
+        """The loss of each list, differentiable in the scores."""
         if self._kernel is None:
             self._kernel = backend.compiled(self._run)
         kernel, labels, mask = self._kernel, received.labels, received.mask
@@ -90,7 +96,7 @@ class RankingLoss(keras.losses.Loss):
 
     def _run(
         self, labels: Array, scores: Array, mask: Array | None, weights: Array | None
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, Array]:
         batch = lists.clean(lists.Received(labels, scores, mask, weights, None), self.compute_dtype)
         values, gradient = self.value_and_gradient(batch)
         real = ops.any(batch.mask, axis=1)
@@ -98,14 +104,19 @@ class RankingLoss(keras.losses.Loss):
         return (
             ops.where(real, values, ops.zeros_like(values)),
             ops.where(document, gradient, ops.zeros_like(gradient)),
-            real,
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name != "_kernel":  # an option may change between steps; its program must follow
+            super().__setattr__("_kernel", None)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
         config = {}
         for name in constructor_arguments(type(self)):
             value = self.compute_dtype if name == "dtype" else getattr(self, name)
+            value = value.item() if isinstance(value, np.generic) else value
             plain = value is None or isinstance(value, (bool, int, float, str))
             config[name] = value if plain else keras.saving.serialize_keras_object(value)
         return config
@@ -134,7 +145,11 @@ class SampledLoss(RankingLoss):
         if seed is not None:
             check_integer("seed", seed, minimum=0)
         self.seed = seed
-        self._drawn_seed = noise.pick_seed(seed)
+
+    @functools.cached_property
+    def _drawn_seed(self) -> int:
+        """`seed`, or one from Python's generator, drawn when the first noise is."""
+        return noise.pick_seed(self.seed)
 
 
 def reduce_lists(values: Array, real: Array, weights: Array | None, reduction: str) -> Array:
@@ -147,6 +162,14 @@ def reduce_lists(values: Array, real: Array, weights: Array | None, reduction: s
         return values
     total = ops.sum(values)
     return total if reduction == "sum" else ranks.divide_no_nan(total, ops.sum(count))
+
+
+def _compute_dtype(dtype: Any) -> str:
+    """The type to compute in: float32 or float64, float32 for half precision and its policies."""
+    name = keras.backend.standardize_dtype(getattr(dtype, "compute_dtype", dtype))
+    if name not in ("float16", "bfloat16", "float32", "float64"):
+        raise ValueError(f"dtype must be a floating point type. Received: dtype={dtype!r}")
+    return "float64" if name == "float64" else "float32"
 
 
 def constructor_arguments(cls: type) -> list[str]:
@@ -180,21 +203,21 @@ def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 def check_positive(name: str, value: Any) -> None:
     """Raises unless `value` is a finite number above 0."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not 0 < value < float("inf"):
         raise ValueError(f"{name} must be a number above 0. Received: {name}={value!r}")
 
 
 def check_not_negative(name: str, value: Any) -> None:
     """Raises unless `value` is a finite number of at least 0."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not number or not 0 <= value < float("inf"):
         raise ValueError(f"{name} must be a number of at least 0. Received: {name}={value!r}")
 
 
 def check_integer(name: str, value: Any, minimum: int) -> None:
     """Raises unless `value` is an integer of at least `minimum`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < minimum:
         raise ValueError(
             f"{name} must be an integer of at least {minimum}. Received: {name}={value!r}"
         )

@@ -38,7 +38,7 @@ class RankWeightedLoss(PairLoss, SampledLoss):
 
     Args:
         ranking: where the ranks come from: `"sorted"`, the order of the scores; or the average of
-            the weights over orders drawn from them (CIKM 2018, Sect. 4.1.2): `"gaussian"` sorts the
+            the weights over orders drawn from them (CIKM 2018, Eq 9): `"gaussian"` sorts the
             scores plus normal noise (SoftRank), `"plackett_luce"` plus Gumbel noise.
         samples: orders to draw.
         noise_scale: standard deviation of the normal noise, scale of the Gumbel noise.
@@ -47,7 +47,6 @@ class RankWeightedLoss(PairLoss, SampledLoss):
     """
 
     uses_ranks = True
-    topn: int | None = None
 
     def __init__(
         self,
@@ -327,7 +326,8 @@ class NDCGLoss2(CutoffLoss):
     """NDCG-Loss2, and with a cutoff LambdaLoss@K: the loss to start with for NDCG@K.
 
     `sum_{y_i > y_j} |G_i - G_j| delta_ij log2(1 + e^(-sigma (s_i - s_j)))` with
-    `delta_ij = |1/D(|r_i - r_j|) - 1/D(|r_i - r_j| + 1)|` (CIKM 2018, Eqs 15-16). With a cutoff K
+    `delta_ij = |1/D(|r_i - r_j|) - 1/D(|r_i - r_j| + 1)|` (CIKM 2018, Eqs 15-16;
+    SIGIR 2022, Eq 13). With a cutoff K
     `delta_ij` is multiplied by `1 / (1 - 1/D(max(r_i, r_j)))` where one of the documents is beyond
     K, which makes the loss a bound on the NDCG@K cost (SIGIR 2022, Eqs 16-17).
 
@@ -362,7 +362,8 @@ class NDCGLoss2(CutoffLoss):
     def correction(self, first: Array, second: Array, topn: int) -> Array:
         """`mu_ij` (SIGIR 2022, Eq 17), 1 where both documents are within the cutoff."""
         last = ops.maximum(first, second)
-        multiplier = 1.0 / (1.0 - 1.0 / ranks.divisors(last, self.discount))
+        credit = 1.0 / ranks.divisors(last, self.discount)
+        multiplier = ranks.divide_no_nan(ops.ones_like(credit), 1.0 - credit)
         return ops.where(last > topn, multiplier, ops.ones_like(multiplier))
 
 
@@ -372,7 +373,7 @@ class NDCGLoss2PlusPlus(CutoffLoss):
 
     `sum_{y_i > y_j} |G_i - G_j| (rho_ij + mu delta_ij) log2(1 + e^(-sigma (s_i - s_j)))` with
     LambdaRank's `rho_ij = |1/D(r_i) - 1/D(r_j)|` and the `delta_ij` of `NDCGLoss2` (CIKM 2018,
-    Eq 17 and Sect. 5.3).
+    Eq 19).
 
     Args:
         mu: weight of NDCG-Loss2; the paper's table uses 5 and its study goes from 0.1 to 10.

@@ -106,7 +106,7 @@ class ListNetLoss(ListwiseLoss):
             raise ValueError(
                 f"topk={self.topk} of a list of {size} documents has {size}^{self.topk} ordered "
                 f"subsets; at most {MAX_PERMUTATIONS} are in reach: "
-                f"{int(MAX_PERMUTATIONS ** (1 / self.topk))} documents for this topk."
+                f"{round(MAX_PERMUTATIONS ** (1 / self.topk))} documents for this topk."
             )
         count = ops.sum(ops.cast(lists.mask, "int32"), axis=1)
         left = lists.mask  # [batch, ..., list]: documents that are left after those before them
@@ -170,7 +170,7 @@ class ListMLELoss(PlackettLuceLoss):
     """ListMLE: the likelihood of the ideal order.
 
     `sum_r [log sum_{q >= r} e^s_(q) - s_(r)]` with documents in the order of their labels
-    (Oosterhuis, Learning to Rank, Eq 47; Xia et al., 2008).
+    (Xia et al., 2008; Oosterhuis, Learning to Rank, Eq 47 for the model).
 
     Args:
         ties: `"position"` or `"random"`, the order of equal labels.
@@ -214,8 +214,8 @@ class XENDCGLoss(ListwiseLoss, SampledLoss):
     """XE-NDCG: a convex bound on NDCG for graded labels.
 
     `-sum_i phi_i log rho_i` with `phi_i = (2^y_i - gamma_i) / sum_j (2^y_j - gamma_j)` and
-    `rho_i = e^s_i / (sum_j e^s_j + epsilon)` (Bruch, WWW 2021, Sect. 4). Its gradient is
-    `rho - phi`.
+    `rho_i = e^s_i / (sum_j e^s_j + epsilon)` (Bruch, WWW 2021, Eqs 10, 13). Without
+    weights and at temperature 1 its gradient is `rho - phi`.
 
     Args:
         gamma: `"uniform"` draws each `gamma_i` from [0, 1] afresh at every step; or one number in

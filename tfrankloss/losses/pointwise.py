@@ -107,7 +107,9 @@ class OrdinalLoss(GradedLoss):
 
     `sum_i sum_g` of the binary cross entropies of `[y_i > g]`, where output g of the model,
     `[batch, list, num_grades]`, is the logit of `P(y > g)` for g = 0, ..., num_grades - 1. To rank,
-    sort by the sum of the probabilities. A fractional label is shared by its two neighbours.
+    sort by the sum of the probabilities. Labels go from 0 to `num_grades` (with labels up to
+    `num_grades - 1` the last output learns to say no); a fractional label is shared by its two
+    neighbours; a higher one gives NaN.
 
     Args:
         num_grades: number of grades.
@@ -121,6 +123,8 @@ class OrdinalLoss(GradedLoss):
     def per_list(self, lists: Lists) -> Array:
         grades = ops.cast(ops.arange(self.num_grades), lists.labels.dtype)
         targets = ops.clip(lists.labels[:, :, None] - grades, 0.0, 1.0)
+        unknown = lists.labels[:, :, None] > self.num_grades
+        targets = ops.where(unknown, ops.full_like(targets, float("nan")), targets)
         terms = ops.sum(_sigmoid_cross_entropy(targets, lists.scores), axis=2)
         return ops.sum(lists.weights * terms, axis=1)
 

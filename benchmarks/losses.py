@@ -1,0 +1,260 @@
+"""Times forward + gradient of the losses, this library and its peers in one run.
+
+    python -m benchmarks.losses --shapes 32x200,8x1000 --losses pairwise_logistic,lambdarank
+
+All libraries get the same seeded data. Their rounds are interleaved (each library once, then each
+again), so that a slow moment of the machine hits all of them. Before any time counts, values and
+gradients are compared with ours.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import report
+from benchmarks.client import Worker, WorkerError
+from benchmarks.data import Shape
+from benchmarks.environments import PEERS
+from benchmarks.registry import LOSSES, Loss, markdown
+
+SHAPES = "128x32,32x200,8x1000,1x10000,ragged"
+VALUE_TOLERANCE = 1e-4
+GRADIENT_TOLERANCE = 1e-3
+# Losses that draw noise are compared through their mean over the runs.
+RANDOM_TOLERANCE = 5e-2
+ROUND_SECONDS = 0.2
+MOST_REPETITIONS = 100
+
+
+def main() -> None:
+    """Runs the comparison that the command line asks for."""
+    options = parse_arguments()
+    libraries = ["ours", *options.peers]
+    workers, unavailable = start_workers(libraries, options)
+    versions = {library: worker.versions for library, worker in workers.items()}
+    run = {**report.describe_run("benchmarks.losses", versions), "unavailable": unavailable}
+    records: list[report.Record] = []
+    text = ""
+    try:
+        for name in options.losses:
+            for shape in options.shapes:
+                for xla in options.modes:
+                    record = measure(name, shape, xla, workers, options)
+                    records.append(record)
+                    print(progress_line(record), flush=True)
+                    text = report.losses_markdown(run, records, libraries)
+                    report.write(options.output, "losses", run, records, text)
+    finally:
+        for worker in workers.values():
+            worker.stop()
+    print("\n" + text)
+    report.plot_losses(options.output, records, libraries)
+    if options.update_readme:
+        report.update_readme("formulas", markdown())
+        report.update_readme("losses", text)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; lists are separated by commas."""
+    compared = [name for name, loss in LOSSES.items() if loss.peers]
+    parser = argparse.ArgumentParser(prog="benchmarks.losses", description=__doc__.splitlines()[0])
+    parser.add_argument("--shapes", default=SHAPES, help=f"batch x list, or ragged: {SHAPES}")
+    parser.add_argument("--losses", default=",".join(compared), help=", ".join(compared))
+    parser.add_argument("--peers", default=",".join(PEERS), help=", ".join(PEERS))
+    parser.add_argument("--modes", default="xla,plain", help="xla, plain or both")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds per loss")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the data")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument(
+        "--time-limit", type=float, default=120.0, help="seconds for one answer of a worker"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=30.0, help="seconds of rounds per library and loss"
+    )
+    parser.add_argument(
+        "--memory-limit",
+        type=float,
+        default=round(0.6 * (report.memory_gigabytes() or 16.0)),
+        help="gigabytes a worker may take",
+    )
+    parser.add_argument("--update-readme", action="store_true", help="put the tables there")
+    options = parser.parse_args()
+    options.losses = _chosen(parser, "--losses", options.losses, list(LOSSES))
+    options.peers = _chosen(parser, "--peers", options.peers, list(PEERS))
+    modes = _chosen(parser, "--modes", options.modes, ["xla", "plain"])
+    options.modes = [mode == "xla" for mode in modes]
+    try:
+        options.shapes = [Shape.parse(text) for text in options.shapes.split(",")]
+    except ValueError:
+        parser.error(f"--shapes takes batch x list, such as 32x200. Received: {options.shapes}")
+    return options
+
+
+def _chosen(parser: argparse.ArgumentParser, option: str, text: str, known: list[str]) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        parser.error(f"{option} knows {', '.join(known)}. Received: {', '.join(unknown)}")
+    return names
+
+
+def start_workers(
+    libraries: list[str], options: argparse.Namespace
+) -> tuple[dict[str, Worker], dict[str, str]]:
+    """The workers that came up, and the reasons of those that did not."""
+    workers, unavailable = {}, {}
+    for library in libraries:
+        worker = Worker(library, options.memory_limit, options.time_limit)
+        try:
+            worker.start()
+            workers[library] = worker
+            print(f"{library}: {worker.versions}", flush=True)
+        except WorkerError as error:
+            unavailable[library] = str(error)
+            print(f"{library} is not available: {error}", flush=True)
+            worker.stop()
+    return workers, unavailable
+
+
+def measure(
+    name: str, shape: Shape, xla: bool, workers: dict[str, Worker], options: argparse.Namespace
+) -> report.Record:
+    """One loss at one shape in all libraries that have it."""
+    loss = LOSSES[name]
+    results: dict[str, dict[str, Any]] = {}
+    gradients: dict[str, np.ndarray] = {}
+    for library, worker in workers.items():
+        if loss.has(library):
+            try:
+                results[library], gradients[library] = warm_up(worker, name, shape, xla, options)
+            except WorkerError as error:
+                results[library] = {"error": str(error)}
+    run_rounds(workers, results, options)
+    compare(loss, shape, results, gradients)
+    fastest, ratio = fastest_peer(results)
+    return {
+        "loss": name,
+        "title": loss.title,
+        "shape": str(shape),
+        "xla": xla,
+        "libraries": results,
+        "fastest_peer": fastest,
+        "ratio": ratio,
+    }
+
+
+def warm_up(
+    worker: Worker, name: str, shape: Shape, xla: bool, options: argparse.Namespace
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Compiles a loss, takes value, gradient and memory, and picks the repetitions per round."""
+    result = worker.prepare(name, shape, xla, options.seed)
+    _, gradient = worker.gradient()
+    memory = worker.memory()
+    first = worker.run(1)["seconds"][0]
+    result["extra_megabytes"] = memory["extra_megabytes"]
+    result["memory_method"] = memory["method"]
+    result["repetitions"] = int(np.clip(ROUND_SECONDS / first, 1, MOST_REPETITIONS))
+    return result, gradient
+
+
+def run_rounds(
+    workers: dict[str, Worker], results: dict[str, dict[str, Any]], options: argparse.Namespace
+) -> None:
+    """Interleaves the rounds; a library that has used up its budget sits out the rest."""
+    times: dict[str, list[float]] = {library: [] for library in results}
+    values: dict[str, list[float]] = {library: [] for library in results}
+    for _ in range(options.rounds):
+        for library, result in results.items():
+            if "error" in result or sum(times[library]) > options.budget:
+                continue
+            try:
+                reply = workers[library].run(result["repetitions"])
+            except WorkerError as error:
+                result["error"] = str(error)
+                continue
+            times[library] += reply["seconds"]
+            values[library].append(reply["value"])
+    for library, result in results.items():
+        if times[library]:
+            result["milliseconds"] = 1e3 * median(times[library])
+            result["fastest_milliseconds"] = 1e3 * min(times[library])
+            result["runs"] = len(times[library])
+            result["value"] = float(np.mean(values[library]))
+
+
+def compare(
+    loss: Loss, shape: Shape, results: dict[str, dict[str, Any]], gradients: dict[str, np.ndarray]
+) -> None:
+    """Notes how far each library is from the first that answered, which is ours if it can be."""
+    measured = [library for library in results if "value" in results[library]]
+    if not measured:
+        return
+    scaled = {}
+    for library in measured:
+        scale = loss.formula(library).scale_for(shape.batch, shape.width)
+        scaled[library] = scale * results[library]["value"], scale * gradients[library]
+    expected_value, expected_gradient = scaled[measured[0]]
+    for library in measured[1:]:
+        value, gradient = scaled[library]
+        result = results[library]
+        result["value_error"] = _relative_error(value, expected_value)
+        result["gradient_error"] = _relative_error(gradient, expected_gradient)
+        result["disagreement"] = disagreement(loss, library, result)
+
+
+def _relative_error(actual: Any, expected: Any) -> float:
+    """The largest difference over the largest expected number."""
+    return float(np.max(np.abs(actual - expected)) / max(np.max(np.abs(expected)), 1e-30))
+
+
+def disagreement(loss: Loss, library: str, result: dict[str, Any]) -> str:
+    """Nothing where the library computes the same numbers, otherwise how and why not."""
+    stated = loss.formula(library).differs
+    if stated:
+        return f"another definition: {stated}"
+    if loss.random:
+        same = result["value_error"] <= RANDOM_TOLERANCE
+    else:
+        same = (
+            result["value_error"] <= VALUE_TOLERANCE
+            and result["gradient_error"] <= GRADIENT_TOLERANCE
+        )
+    if same:
+        return ""
+    return (
+        f"its numbers are not ours: value {result['value_error']:.0e},"
+        f" gradient {result['gradient_error']:.0e} apart"
+    )
+
+
+def fastest_peer(results: dict[str, dict[str, Any]]) -> tuple[str | None, float | None]:
+    """The fastest peer that computes the same, and its time over ours."""
+    times = {
+        library: result["milliseconds"]
+        for library, result in results.items()
+        if library != "ours" and "milliseconds" in result and not result.get("disagreement")
+    }
+    ours = results.get("ours", {}).get("milliseconds")
+    if not times or ours is None:
+        return None, None
+    fastest = min(times, key=lambda library: times[library])
+    return fastest, times[fastest] / ours
+
+
+def progress_line(record: report.Record) -> str:
+    """One line per measurement while the run goes on."""
+    parts = [
+        f"{library} {report.number(result.get('milliseconds'))}"
+        + (f" ({result['error']})" if "error" in result else "")
+        for library, result in record["libraries"].items()
+    ]
+    mode = "XLA" if record["xla"] else "plain"
+    ratio = report.number(record["ratio"])
+    return f"{record['loss']} {record['shape']} {mode}: {', '.join(parts)} ms; ratio {ratio}"
+
+
+if __name__ == "__main__":
+    main()

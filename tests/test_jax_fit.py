@@ -1,0 +1,46 @@
+"""On JAX, `fit` with validation and with the mask of a Keras layer, in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import keras, numpy as np
+from tfrankloss import losses
+assert keras.backend.backend() == "jax"
+
+generator = np.random.default_rng(0)
+features = generator.normal(size=(8, 6, 3)).astype("float32")
+labels = generator.integers(0, 3, (8, 6)).astype("float32")
+features[:, 4:] = 0.0  # masked by the layer; the labels there are not marked as padding
+
+inputs = keras.Input((6, 3))
+scores = keras.layers.Dense(1)(keras.layers.Masking()(inputs))
+model = keras.Model(inputs, scores)
+for loss in (losses.SoftmaxLoss(), losses.NDCGLoss2(topn=3), losses.XENDCGLoss(seed=1)):
+    model.compile("sgd", loss=loss)
+    value = model.evaluate(features, labels, batch_size=8, verbose=0)
+    visible = np.where(np.arange(6) < 4, labels, -1)
+    expected = float(loss(visible, model.predict(features, verbose=0)))
+    assert abs(value - expected) < 1e-4 * abs(expected), (value, expected)
+    history = model.fit(
+        features, labels, validation_data=(features, labels), epochs=5, verbose=0
+    ).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert np.isfinite(history["val_loss"]).all()
+print("trained")
+"""
+
+
+def test_fit_and_evaluate_on_jax() -> None:
+    pytest.importorskip("jax")
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "trained" in result.stdout
