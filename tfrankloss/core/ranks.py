@@ -33,7 +33,7 @@ class Order(NamedTuple):
     def unsort(self, x: Array) -> Array:
         """Back from the sorted order to that of the documents."""
         # By scattering: to sort the indices for the inverse order would take ten times as long.
-        batch, size = ops.shape(self.indices)
+        batch = ops.shape(self.indices)[0]
         rows = ops.arange(batch, dtype=self.indices.dtype)[:, None] + ops.zeros_like(self.indices)
         places = ops.reshape(ops.stack([rows, self.indices], axis=-1), (-1, 2))
         return ops.scatter_update(ops.zeros_like(x), places, ops.reshape(x, (-1,)))
