@@ -46,7 +46,7 @@ def make_model(outputs: int) -> keras.Model:
 
 
 def mean_ndcg(name: str, model: keras.Model, features: np.ndarray, labels: np.ndarray) -> float:
-    scores = model.predict(features, verbose=0)
+    scores = model(features).numpy()
     if name == "pointwise_softmax":
         scores = scores.argmax(axis=-1) + 1e-3 * scores[..., -1]
     elif name == "ordinal":
@@ -78,11 +78,11 @@ def test_fit_learns_and_traces_once(
     fit = {"batch_size": QUERIES // 2, "verbose": 0, "shuffle": False}
     first = model.fit(features, labels, epochs=1, **fit).history["loss"][0]
     traced = len(traces)
-    last = model.fit(features, labels, epochs=14, **fit).history["loss"][-1]
+    last = model.fit(features, labels, epochs=11, **fit).history["loss"][-1]
 
     assert last < first
     assert mean_ndcg(name, model, features, labels) > untrained
-    assert len(traces) == traced  # 28 more steps, no further program
+    assert len(traces) == traced  # 22 more steps, no further program
 
 
 def test_lists_of_many_lengths_share_programs() -> None:

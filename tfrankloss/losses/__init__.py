@@ -12,16 +12,20 @@ from tfrankloss.losses.base import RankingLoss, constructor_arguments
 from tfrankloss.losses.lambdas import (
     ARPLoss1,
     ARPLoss2,
+    CutoffLoss,
+    GainLoss,
     LambdaLoss,
     LambdaRankLoss,
     NDCGLoss1,
     NDCGLoss2,
     NDCGLoss2PlusPlus,
+    RankWeightedLoss,
 )
 from tfrankloss.losses.listwise import (
     CalibratedSoftmaxLoss,
     ListMLELoss,
     ListNetLoss,
+    ListwiseLoss,
     Poly1SoftmaxLoss,
     PositionAwareListMLELoss,
     SoftmaxLoss,
@@ -29,6 +33,7 @@ from tfrankloss.losses.listwise import (
     XENDCGLoss,
 )
 from tfrankloss.losses.pairwise import (
+    PairLoss,
     PairwiseExponentialLoss,
     PairwiseHingeLoss,
     PairwiseLogisticLoss,
@@ -89,6 +94,11 @@ LOSSES: dict[str, type[RankingLoss]] = {
 
 __all__ = [
     "LOSSES",
+    "CutoffLoss",
+    "GainLoss",
+    "ListwiseLoss",
+    "PairLoss",
+    "RankWeightedLoss",
     "RankingLoss",
     "get",
     *(loss.__name__ for loss in LOSSES.values()),
@@ -136,7 +146,8 @@ def get(identifier: str | dict[str, Any] | RankingLoss, **options: Any) -> Ranki
     except TypeError as error:
         raise ValueError(
             f"The loss {known!r} cannot be made from {identifier!r} with the options {options}: "
-            f"{error}. {loss.__name__} takes: {', '.join(constructor_arguments(loss))}"
+            f"{error}. {loss.__name__} takes: {', '.join(constructor_arguments(loss))}."
+            + (" LambdaLoss@K of SIGIR 2022 is 'ndcg_loss2@K'." if loss is LambdaLoss else "")
         ) from error
 
 

@@ -19,6 +19,28 @@ REDUCTIONS = ("mean", "sum", "none")
 register = keras.saving.register_keras_serializable(package="tfrankloss")
 
 
+def constructor_arguments(cls: type) -> list[str]:
+    """Names of the arguments that `cls` and the classes above it take, most general last."""
+    return [parameter.name for parameter in _parameters(cls)]
+
+
+def _parameters(cls: type) -> list[inspect.Parameter]:
+    found: dict[str, inspect.Parameter] = {}
+    constructors = [parent for parent in cls.__mro__ if "__init__" in vars(parent)]
+    first = constructors[0]
+    for parent in constructors:
+        own = list(inspect.signature(vars(parent)["__init__"]).parameters.values())[1:]
+        for parameter in own:
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                # A class passes what it does not know itself on by name.
+                kind = parameter.kind if parent is first else parameter.KEYWORD_ONLY
+                found.setdefault(parameter.name, parameter.replace(kind=kind))
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
+            break
+    positional = [p for p in found.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return positional + [p for p in found.values() if p.kind is p.KEYWORD_ONLY]
+
+
 class RankingLoss(keras.losses.Loss):
     """Base class of all losses of this package.
 
@@ -49,6 +71,11 @@ class RankingLoss(keras.losses.Loss):
     """
 
     outputs = 1
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        # What `help` and completion show: the arguments of the class and of those above it.
+        cls.__signature__ = inspect.Signature(_parameters(cls))
 
     def __init__(
         self, *, reduction: str | None = "mean", name: str | None = None, dtype: Any = None
@@ -170,20 +197,6 @@ def _compute_dtype(dtype: Any) -> str:
     if name not in ("float16", "bfloat16", "float32", "float64"):
         raise ValueError(f"dtype must be a floating point type. Received: dtype={dtype!r}")
     return "float64" if name == "float64" else "float32"
-
-
-def constructor_arguments(cls: type) -> list[str]:
-    """Names of the arguments that `cls` and the classes above it take, most general last."""
-    names: dict[str, None] = {}
-    for parent in cls.__mro__:
-        if "__init__" in vars(parent):
-            parameters = inspect.signature(vars(parent)["__init__"]).parameters.values()
-            names.update(
-                (p.name, None) for p in list(parameters)[1:] if p.kind is not p.VAR_KEYWORD
-            )
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                break
-    return list(names)
 
 
 def snake_case(name: str) -> str:
