@@ -157,7 +157,7 @@ def value_and_gradient(
     return values.numpy(), tape.gradient(values, scores).numpy()
 
 
-def check(
+def assert_equals_oracle(
     case: Case, labels: np.ndarray, scores: np.ndarray, weights: np.ndarray, **constants: Any
 ) -> None:
     values, gradient = value_and_gradient(case.loss, labels, scores, weights)
@@ -186,18 +186,18 @@ def _central_difference(oracle: Callable[..., float], scores: np.ndarray) -> np.
 
 @pytest.mark.parametrize("case", PLAIN)
 def test_equals_oracle(case: Case, data: dict[str, np.ndarray]) -> None:
-    check(case, **data)
+    assert_equals_oracle(case, **data)
 
 
 @pytest.mark.parametrize("case", LAMBDA)
 def test_rank_weighted_equals_oracle(case: Case, data: dict[str, np.ndarray]) -> None:
-    check(case, **data, weights_are_constant=True)
+    assert_equals_oracle(case, **data, weights_are_constant=True)
 
 
 @pytest.mark.parametrize("case", GRADED)
 def test_graded_equals_oracle(case: Case, data: dict[str, np.ndarray]) -> None:
     scores = np.random.default_rng(3).normal(size=(*data["labels"].shape, GRADES))
-    check(case, data["labels"], scores, data["weights"])
+    assert_equals_oracle(case, data["labels"], scores, data["weights"])
 
 
 @pytest.mark.parametrize("case", LAMBDA)
