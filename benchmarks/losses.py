@@ -36,12 +36,15 @@ def main() -> None:
     workers, unavailable = start_workers(libraries, options)
     versions = {library: worker.versions for library, worker in workers.items()}
     run = {**report.describe_run("benchmarks.losses", versions), "unavailable": unavailable}
-    records: list[report.Record] = []
-    text = ""
+    records = report.read(options.output, "losses") if options.resume else []
+    measured = {(record["loss"], record["shape"], record["xla"]) for record in records}
+    text = report.losses_markdown(run, records, libraries)
     try:
         for name in options.losses:
             for shape in options.shapes:
                 for xla in options.modes:
+                    if (name, str(shape), xla) in measured:
+                        continue
                     record = measure(name, shape, xla, workers, options)
                     records.append(record)
                     print(progress_line(record), flush=True)
@@ -79,6 +82,9 @@ def parse_arguments() -> argparse.Namespace:
         type=float,
         default=round(0.6 * (report.memory_gigabytes() or 16.0)),
         help="gigabytes a worker may take",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in --output, skip what it has"
     )
     parser.add_argument("--update-readme", action="store_true", help="put the tables there")
     options = parser.parse_args()

@@ -197,6 +197,14 @@ def write(folder: Path, name: str, run: Record, records: list[Record], text: str
     (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
+def read(folder: Path, name: str) -> list[Record]:
+    """The records that ``write`` left in the folder."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        raise SystemExit(f"There is no run to go on with: {path} does not exist.")
+    return list(json.loads(path.read_text(encoding="utf-8"))["records"])
+
+
 def update_readme(section: str, text: str) -> None:
     """Replaces what stands between the two marks of a section of the README."""
     begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"

@@ -306,7 +306,7 @@ def test_lambda_loss_takes_any_weight(data: dict[str, np.ndarray]) -> None:
 def test_cutoff_that_spans_several_blocks(dynamic: bool) -> None:
     """The engine visits rows in blocks; 20 rows are more than one and not a multiple of it."""
     generator = np.random.default_rng(1)
-    labels = generator.integers(0, GRADES, (32, 200)).astype(float)
+    labels = generator.integers(0, GRADES, (3, 70)).astype(float)
     scores = generator.normal(size=labels.shape)
     weights = np.ones_like(labels)
     shape = [None, None] if dynamic else labels.shape

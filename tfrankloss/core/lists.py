@@ -126,6 +126,21 @@ def compute_dtype(scores: Array) -> str:
     return "float64" if keras.backend.standardize_dtype(scores.dtype) == "float64" else "float32"
 
 
+def grades(labels: Array, mask: Array) -> Array:
+    """The labels, with NaN in padding: it compares as neither higher nor lower than any label."""
+    return ops.where(mask, labels, ops.full_like(labels, float("nan")))
+
+
+def score_range(scores: Array, mask: Array) -> tuple[Array, Array]:
+    """The middle of the scores of each list, `[batch, 1]`, and the widest range of all lists."""
+    infinity = ops.full_like(scores, float("inf"))
+    low = ops.min(ops.where(mask, scores, infinity), axis=1, keepdims=True, initial=float("inf"))
+    high = ops.max(ops.where(mask, scores, -infinity), axis=1, keepdims=True, initial=-float("inf"))
+    some = low <= high
+    low, high = ops.where(some, low, 0.0), ops.where(some, high, 0.0)
+    return low + 0.5 * (high - low), ops.max(high - low, initial=0.0)
+
+
 def repeat_lists(x: Array, times: int) -> Array:
     """`[times * batch, ...]`: the whole batch again and again.
 

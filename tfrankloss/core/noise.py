@@ -28,7 +28,7 @@ def pick_seed(seed: int | None) -> int:
 
 def uniform(lists: Lists, seed: int, samples: int = 1) -> Array:
     """Numbers in (0, 1) for each document: `[samples, batch, list]` float32."""
-    rank = _unsigned(ranks.descending(lists.scores, lists.mask).positions())
+    rank = _unsigned(ranks.descending(lists.scores, lists.mask).positions)
     sample = _unsigned(ops.arange(samples))
     counter = rank * _constant(0x9E3779B1) + (sample * _constant(0x85EBCA77))[:, None, None]
     bits = _mix(counter + _key(lists, seed)[:, None])

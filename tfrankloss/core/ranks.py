@@ -12,7 +12,8 @@ from typing import NamedTuple
 from keras import ops
 
 from tfrankloss.core.backend import Array
-from tfrankloss.core.blocks import over_rows
+from tfrankloss.core.blocks import Documents, if_shorter, pad_to_rows, prefix_scan, sum_over_rows
+from tfrankloss.core.lists import grades
 
 Gain = str | Callable[[Array], Array]
 Discount = str | Callable[[Array], Array]
@@ -21,10 +22,16 @@ GAINS = ("exponential", "linear")
 DISCOUNTS = ("log2", "linear")
 
 
-class Order(NamedTuple):
-    """A permutation of each list: `indices[r]` is the document at position r, `[batch, list]`."""
+# Up to this size documents are ranked by counting those above them, beyond it by sorting. On two
+# cores argsort takes 0.8 ms more than counting at 32 x 200, 1.3 ms at 8 x 1000; they meet at 3000.
+COUNTED_LIST = 2048
 
-    indices: Array
+
+class Order(NamedTuple):
+    """A permutation of each list, `[batch, list]` int32."""
+
+    indices: Array  # the document at each position
+    positions: Array  # the position of each document
 
     def sort(self, x: Array) -> Array:
         """`x` in the sorted order."""
@@ -32,23 +39,61 @@ class Order(NamedTuple):
 
     def unsort(self, x: Array) -> Array:
         """Back from the sorted order to that of the documents."""
-        # By scattering: to sort the indices for the inverse order would take ten times as long.
-        batch = ops.shape(self.indices)[0]
-        rows = ops.arange(batch, dtype=self.indices.dtype)[:, None] + ops.zeros_like(self.indices)
-        places = ops.reshape(ops.stack([rows, self.indices], axis=-1), (-1, 2))
-        return ops.scatter_update(ops.zeros_like(x), places, ops.reshape(x, (-1,)))
+        return ops.take_along_axis(x, self.positions, axis=1)
 
-    def positions(self) -> Array:
-        """The position of each document in the sorted order."""
-        size = ops.shape(self.indices)[1]
-        return self.unsort(ops.arange(size, dtype="int32")[None, :] + 0 * self.indices)
+    def then(self, order: "Order") -> "Order":
+        """This order, and another of the lists that are so sorted."""
+        return Order(order.sort(self.indices), self.unsort(order.positions))
 
 
 def descending(keys: Array, mask: Array) -> Order:
     """The stable order of `keys` from high to low, padding last."""
+
+    def by_counting() -> Order:
+        return from_positions(_count_above(keys, mask))
+
+    return Order(*if_shorter(keys, COUNTED_LIST, by_counting, lambda: ascending(-keys, mask)))
+
+
+def ascending(keys: Array, mask: Array) -> Order:
+    """The stable order of `keys` from low to high, padding last, by sorting."""
     infinity = ops.full_like(keys, float("inf"))
     keys = ops.where(keys == 0, ops.zeros_like(keys), keys)  # XLA sorts -0.0 below 0.0
-    return Order(ops.cast(ops.argsort(ops.where(mask, -keys, infinity), axis=1), "int32"))
+    indices = ops.cast(ops.argsort(ops.where(mask, keys, infinity), axis=1), "int32")
+    return Order(indices, _inverse(indices))
+
+
+def from_positions(positions: Array) -> Order:
+    """The order in which each document has the given position."""
+    return Order(_inverse(positions), positions)
+
+
+def _count_above(keys: Array, mask: Array) -> Array:
+    """The number of documents that come before each in the order from high to low."""
+    size = keys.shape[1]
+    documents = pad_to_rows(Documents(score=keys, mask=mask))
+    lowest = ops.full_like(documents.score, -float("inf"))
+    # A score that is not a number stands below all others, so that the result is a permutation.
+    number = ops.logical_and(documents.mask, documents.score == documents.score)
+    documents.score = ops.where(number, documents.score, lowest)
+    documents.index = ops.arange(ops.shape(lowest)[1], dtype="int32")[None, :]
+
+    def terms(document: Documents, other: Documents) -> tuple[Array]:
+        earlier = ops.logical_and(other.score == document.score, other.index < document.index)
+        above = ops.logical_or(other.score > document.score, earlier)
+        return (ops.cast(above, keys.dtype),)
+
+    (above,) = sum_over_rows(terms, documents, documents, sums=1)
+    return ops.cast(above[:, :size], "int32")
+
+
+def _inverse(permutation: Array) -> Array:
+    # By scattering: to sort the indices would take ten times as long.
+    shape = ops.shape(permutation)
+    lists = ops.arange(shape[0], dtype="int32")[:, None] + ops.zeros_like(permutation)
+    places = ops.reshape(ops.stack([lists, permutation], axis=-1), (-1, 2))
+    numbers = ops.arange(shape[1], dtype="int32")[None, :] + ops.zeros_like(permutation)
+    return ops.scatter_update(ops.zeros_like(permutation), places, ops.reshape(numbers, (-1,)))
 
 
 def rank_numbers(x: Array) -> Array:
@@ -99,12 +144,20 @@ def inverse_discounts(ranks: Array, discount: Discount = "log2", topn: int | Non
     return inverse if topn is None else ops.where(ranks <= topn, inverse, ops.zeros_like(inverse))
 
 
-def max_dcg(gains: Array, discount: Discount = "log2", topn: int | None = None) -> Array:
+def max_dcg(
+    gains: Array, mask: Array, discount: Discount = "log2", topn: int | None = None
+) -> Array:
     """`[batch, 1]`: the DCG of the list sorted by gain."""
-    ideal = -ops.sort(-gains, axis=1)
-    return ops.sum(
-        ideal * inverse_discounts(rank_numbers(gains), discount, topn), axis=1, keepdims=True
-    )
+    size = gains.shape[1]
+    if topn is not None and size is not None and topn < size:
+        lowest = ops.full_like(gains, -float("inf"))
+        ideal, _ = ops.top_k(ops.where(mask, gains, lowest), topn)
+        ideal = ops.where(ideal > -float("inf"), ideal, ops.zeros_like(ideal))
+        return ops.sum(
+            ideal * inverse_discounts(rank_numbers(ideal), discount), axis=1, keepdims=True
+        )
+    rank = ops.cast(descending(gains, mask).positions + 1, gains.dtype)
+    return ops.sum(gains * inverse_discounts(rank, discount, topn), axis=1, keepdims=True)
 
 
 def normalized_gains(
@@ -116,7 +169,7 @@ def normalized_gains(
 ) -> Array:
     """`G_i / maxDCG@topn`, 0 in lists without a gain."""
     values = scaled_gains(labels, mask, gain)
-    return divide_no_nan(values, max_dcg(values, discount, topn))
+    return divide_no_nan(values, max_dcg(values, mask, discount, topn))
 
 
 def divide_no_nan(numerator: Array, denominator: Array) -> Array:
@@ -128,9 +181,23 @@ def divide_no_nan(numerator: Array, denominator: Array) -> Array:
 
 def count_ordered_pairs(labels: Array, mask: Array) -> Array:
     """`[batch]`: the number of pairs with `y_i > y_j`."""
-    # Padding is higher than any label, and no row of its own is counted.
-    keys = ops.where(mask, labels, ops.full_like(labels, float("inf")))
-    lower = over_rows(
-        lambda row: ops.sum(ops.cast(keys[:, None, :] < row, labels.dtype), axis=2), keys
-    )
-    return ops.sum(ops.where(mask, lower, ops.zeros_like(lower)), axis=1)
+
+    def by_pairs() -> Array:
+        documents = pad_to_rows(Documents(score=labels, mask=mask))
+        documents.grade = grades(documents.score, documents.mask)
+
+        def terms(document: Documents, other: Documents) -> tuple[Array]:
+            return (ops.cast(document.grade > other.grade, labels.dtype),)
+
+        return ops.sum(sum_over_rows(terms, documents, documents, sums=1)[0], axis=1)
+
+    def by_sorting() -> Array:
+        # In the order of the labels as many are higher as stand before the first of equal label.
+        order = ascending(-labels, mask)
+        ordered, numbers = order.sort(labels), rank_numbers(labels) - 1.0
+        starts = ops.where(ordered[:, 1:] != ordered[:, :-1], numbers[:, 1:], 0.0)
+        starts = ops.pad(starts, ((0, 0), (1, 0)))
+        (higher,) = prefix_scan(lambda a, b: (ops.maximum(a[0], b[0]),), (starts,), (0.0,))
+        return ops.sum(ops.where(order.sort(mask), higher, 0.0), axis=1)
+
+    return if_shorter(labels, COUNTED_LIST, by_pairs, by_sorting)

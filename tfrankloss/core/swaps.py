@@ -1,7 +1,7 @@
 """What a metric changes by when two documents of a ranked list swap places.
 
-Each function looks at `documents` in the order of their ranks and returns `change(row, column)`,
-the absolute change for a pair. Sums over what lies between the two come from running sums, so that
+Each function looks at `documents` in the order of their ranks and returns the absolute change for a
+pair, `change(document, other)`. Sums over what lies between the two come from running sums, so that
 a pair costs a handful of operations. `topn` is the cutoff of the metric.
 """
 
@@ -21,8 +21,8 @@ def dcg(documents: Documents, discount: ranks.Discount, topn: int | None) -> Cha
     """`|G_i - G_j| |[r_i <= K] / D(r_i) - [r_j <= K] / D(r_j)|` (CIKM 2018, Eq 5)."""
     documents.credit = ranks.inverse_discounts(documents.rank, discount, topn)
 
-    def change(row: Documents, column: Documents) -> Array:
-        return ops.abs(row.gain - column.gain) * ops.abs(row.credit - column.credit)
+    def change(document: Documents, other: Documents) -> Array:
+        return ops.abs(document.gain - other.gain) * ops.abs(document.credit - other.credit)
 
     return change
 
@@ -32,9 +32,9 @@ def precision(documents: Documents, topn: int) -> Change:
     documents.relevant = documents.label > 0
     documents.inside = documents.rank <= topn
 
-    def change(row: Documents, column: Documents) -> Array:
-        both = ops.logical_and(row.relevant != column.relevant, row.inside != column.inside)
-        return ops.cast(both, row.label.dtype) / topn
+    def change(document: Documents, other: Documents) -> Array:
+        both = ops.logical_and(document.relevant != other.relevant, document.inside != other.inside)
+        return ops.cast(both, document.label.dtype) / topn
 
     return change
 
@@ -46,19 +46,21 @@ def reciprocal_rank(documents: Documents, topn: int | None) -> Change:
     relevant_ranks = ops.where(documents.relevant, rank, ops.full_like(rank, infinity))
     first = ops.min(relevant_ranks, axis=1, keepdims=True)
     later = ops.where(relevant_ranks > first, relevant_ranks, ops.full_like(rank, infinity))
-    second = ops.min(later, axis=1, keepdims=True)[:, :, None]
-    first = first[:, :, None]
+    documents.first = first + ops.zeros_like(rank)
+    documents.second = ops.min(later, axis=1, keepdims=True) + ops.zeros_like(rank)
 
     def credit(rank: Array) -> Array:
         inside = rank < infinity if topn is None else rank <= topn
         return ops.where(inside, 1.0 / rank, ops.zeros_like(rank))
 
-    def change(row: Documents, column: Documents) -> Array:
-        relevant = ops.where(row.relevant, row.rank, column.rank)
-        other = ops.where(row.relevant, column.rank, row.rank)
-        rest = ops.where(relevant == first, second, first)
-        difference = ops.abs(credit(ops.minimum(rest, other)) - credit(first))
-        return ops.where(row.relevant != column.relevant, difference, ops.zeros_like(difference))
+    def change(document: Documents, other: Documents) -> Array:
+        relevant = ops.where(document.relevant, document.rank, other.rank)
+        replacement = ops.where(document.relevant, other.rank, document.rank)
+        rest = ops.where(relevant == document.first, document.second, document.first)
+        difference = ops.abs(credit(ops.minimum(rest, replacement)) - credit(document.first))
+        return ops.where(
+            document.relevant != other.relevant, difference, ops.zeros_like(difference)
+        )
 
     return change
 
@@ -77,17 +79,19 @@ def average_precision(documents: Documents, topn: int | None) -> Change:
         documents.credit = ops.where(inside, documents.credit, 0.0 * documents.credit)
     documents.count = ops.cumsum(relevant, axis=1)
     documents.running = ops.cumsum(relevant * documents.credit, axis=1)
-    total = ops.sum(relevant, axis=1)[:, None, None]
+    documents.total = ops.sum(relevant, axis=1, keepdims=True) + ops.zeros_like(relevant)
 
-    def change(row: Documents, column: Documents) -> Array:
-        upper, lower = _by_rank(row, column, ("relevant", "credit", "count", "running"))
+    def change(document: Documents, other: Documents) -> Array:
+        upper, lower = _by_rank(document, other, ("relevant", "credit", "count", "running"))
         down = lower.count * lower.credit - upper.count * upper.credit
         down = down - (lower.running - upper.running)
         up = (upper.count + 1.0) * upper.credit - lower.count * lower.credit
         up = up + (lower.running - lower.credit - upper.running)
         difference = ops.abs(ops.where(upper.relevant > 0, down, up))
-        difference = ranks.divide_no_nan(difference, total + 0.0 * difference)
-        return ops.where(row.relevant != column.relevant, difference, ops.zeros_like(difference))
+        difference = ranks.divide_no_nan(difference, document.total + 0.0 * difference)
+        return ops.where(
+            document.relevant != other.relevant, difference, ops.zeros_like(difference)
+        )
 
     return change
 
@@ -117,25 +121,25 @@ def expected_reciprocal_rank(documents: Documents, topn: int | None) -> Change:
     documents.from_here = suffix_scan(compose, (going_on, earned), (1.0, 0.0))[1]
     documents.from_next = ops.pad(documents.from_here[:, 1:], ((0, 0), (0, 1)))
 
-    def change(row: Documents, column: Documents) -> Array:
+    def change(document: Documents, other: Documents) -> Array:
         names = ("satisfied", "credit", "through", "reach", "from_here", "from_next")
-        upper, lower = _by_rank(row, column, names)
+        upper, lower = _by_rank(document, other, names)
         passing = ops.exp(ops.minimum(lower.reach - upper.through, 0.0))
         between = upper.from_next - passing * lower.from_here
         loss = ops.abs(upper.credit - between - passing * lower.credit)
-        return ops.exp(upper.reach) * ops.abs(row.satisfied - column.satisfied) * loss
+        return ops.exp(upper.reach) * ops.abs(document.satisfied - other.satisfied) * loss
 
     return change
 
 
 def _by_rank(
-    row: Documents, column: Documents, names: tuple[str, ...]
+    document: Documents, other: Documents, names: tuple[str, ...]
 ) -> tuple[Documents, Documents]:
     """The document with the better rank, and the other one."""
-    better = row.rank < column.rank
+    better = document.rank < other.rank
     upper, lower = Documents(), Documents()
     for name in names:
-        ours, theirs = getattr(row, name), getattr(column, name)
+        ours, theirs = getattr(document, name), getattr(other, name)
         setattr(upper, name, ops.where(better, ours, theirs))
         setattr(lower, name, ops.where(better, theirs, ours))
     return upper, lower

@@ -41,6 +41,18 @@ def _parameters(cls: type) -> list[inspect.Parameter]:
     return positional + [p for p in found.values() if p.kind is p.KEYWORD_ONLY]
 
 
+class ClassSignature:
+    """The signature of a class that its instances do not have: they are callable, too."""
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        self.signature = signature
+
+    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        return self.signature
+
+
 class RankingLoss(keras.losses.Loss):
     """Base class of all losses of this package.
 
@@ -75,7 +87,7 @@ class RankingLoss(keras.losses.Loss):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         # What `help` and completion show: the arguments of the class and of those above it.
-        cls.__signature__ = inspect.Signature(_parameters(cls))
+        cls.__signature__ = ClassSignature(inspect.Signature(_parameters(cls)))
 
     def __init__(
         self, *, reduction: str | None = "mean", name: str | None = None, dtype: Any = None

@@ -9,6 +9,7 @@ bound on the metric (CIKM 2018, Sect. 4.2).
 The base 2 of the logarithm makes the losses upper bounds (CIKM 2018, Eq 12).
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from keras import ops
 
 from tfrankloss.core import noise, pairs, ranks, swaps
 from tfrankloss.core.backend import Array
+from tfrankloss.core.blocks import ByDistance
 from tfrankloss.core.lists import Lists, mean_over_repeats, repeat_lists
 from tfrankloss.core.pairs import Documents, PairSums, Weights
 from tfrankloss.losses.base import (
@@ -27,7 +29,7 @@ from tfrankloss.losses.base import (
     check_topn,
     register,
 )
-from tfrankloss.losses.pairwise import PairLoss, count_all_pairs
+from tfrankloss.losses.pairwise import PairLoss, count_all_pairs, documents_of
 
 RANKINGS = ("sorted", "gaussian", "plackett_luce")
 METRICS = ("ndcg", "dcg", "precision", "mrr", "map", "err")
@@ -97,9 +99,10 @@ class RankWeightedLoss(PairLoss, SampledLoss):
 
     def _sum(self, documents: Documents, curvature: bool) -> PairSums:
         weights = self.weights(documents)
-        return pairs.pair_sums(
-            documents, pairs.base2_logistic, weights, self.sigma, self.visited(), curvature
+        sums = pairs.pair_sums(
+            documents, pairs.Logistic(), weights, self.sigma, self.visited(), curvature
         )
+        return sums.times(ops.full_like(sums.values, 1.0 / math.log(2.0)))
 
     def _draw(self, lists: Lists) -> Lists:
         if self.ranking == "sorted":
@@ -292,7 +295,7 @@ class ARPLoss2(RankWeightedLoss):
     uses_ranks = False
 
     def weights(self, documents: Documents) -> Weights:
-        return pairs.preferred(lambda row, column: ops.abs(row.label - column.label))
+        return pairs.preferred(lambda document, other: ops.abs(document.label - other.label))
 
 
 @register
@@ -351,20 +354,25 @@ class NDCGLoss2(CutoffLoss):
         super().__init__(cutoff=cutoff, **arguments)
 
     def weights(self, documents: Documents) -> Weights:
-        def change(row: Documents, column: Documents) -> Array:
-            delta = rank_distance_discount(row.rank, column.rank, self.discount)
-            if self.topn is not None and self.cutoff == "corrected":
-                delta = delta * self.correction(row.rank, column.rank, self.topn)
-            return ops.abs(row.gain - column.gain) * delta
+        documents.delta = rank_distance_discounts(documents.rank, self.discount)
+        corrected = self.topn is not None and self.cutoff == "corrected"
+        if corrected:
+            documents.correction = self.corrections(documents.rank, self.topn or 1)
+
+        def change(document: Documents, other: Documents) -> Array:
+            weight = ops.abs(document.gain - other.gain) * other.delta
+            if not corrected:
+                return weight
+            later = document.rank > other.rank
+            return weight * ops.where(later, document.correction, other.correction)
 
         return pairs.preferred(change)
 
-    def correction(self, first: Array, second: Array, topn: int) -> Array:
-        """`mu_ij` (SIGIR 2022, Eq 17), 1 where both documents are within the cutoff."""
-        last = ops.maximum(first, second)
-        credit = 1.0 / ranks.divisors(last, self.discount)
+    def corrections(self, rank: Array, topn: int) -> Array:
+        """`mu_ij` (SIGIR 2022, Eq 17) by the later rank of the two, 1 within the cutoff."""
+        credit = 1.0 / ranks.divisors(rank, self.discount)
         multiplier = ranks.divide_no_nan(ops.ones_like(credit), 1.0 - credit)
-        return ops.where(last > topn, multiplier, ops.ones_like(multiplier))
+        return ops.where(rank > topn, multiplier, ops.ones_like(multiplier))
 
 
 @register
@@ -395,11 +403,11 @@ class NDCGLoss2PlusPlus(CutoffLoss):
 
     def weights(self, documents: Documents) -> Weights:
         documents.credit = ranks.inverse_discounts(documents.rank, self.discount)
+        documents.delta = rank_distance_discounts(documents.rank, self.discount)
 
-        def change(row: Documents, column: Documents) -> Array:
-            rho = ops.abs(row.credit - column.credit)
-            delta = rank_distance_discount(row.rank, column.rank, self.discount)
-            return ops.abs(row.gain - column.gain) * (rho + self.mu * delta)
+        def change(document: Documents, other: Documents) -> Array:
+            rho = ops.abs(document.credit - other.credit)
+            return ops.abs(document.gain - other.gain) * (rho + self.mu * other.delta)
 
         return pairs.preferred(change)
 
@@ -439,20 +447,12 @@ class LambdaLoss(GainLoss):
         return pairs.directed(self.weight)
 
 
-def rank_distance_discount(first: Array, second: Array, discount: ranks.Discount) -> Array:
+def rank_distance_discounts(rank: Array, discount: ranks.Discount) -> ByDistance:
     """`delta_ij = |1/D(d) - 1/D(d + 1)|` of the distance d of two ranks, 0 for d = 0 (Eq 15)."""
-    distance = ops.abs(first - second)
-    near = ranks.inverse_discounts(ops.maximum(distance, 1.0), discount)
-    far = ranks.inverse_discounts(distance + 1.0, discount)
-    return ops.where(distance > 0, ops.abs(near - far), ops.zeros_like(near))
+    near = ranks.inverse_discounts(ops.maximum(rank[0] - 1.0, 1.0), discount)
+    far = ranks.inverse_discounts(rank[0], discount)
+    return ByDistance(ops.where(rank[0] > 1.0, ops.abs(near - far), ops.zeros_like(near)))
 
 
 def _documents(lists: Lists, gains: Array) -> Documents:
-    return Documents(
-        score=lists.scores,
-        label=lists.labels,
-        mask=lists.mask,
-        weight=lists.weights,
-        gain=gains,
-        rank=ranks.rank_numbers(lists.scores),
-    )
+    return Documents(**vars(documents_of(lists)), gain=gains, rank=ranks.rank_numbers(lists.scores))

@@ -134,7 +134,24 @@ class ListNetLoss(ListwiseLoss):
         return distributions.normalized(labels)
 
 
-class PlackettLuceLoss(ListwiseLoss, SampledLoss):
+class SortedListwiseLoss(ListwiseLoss):
+    """A listwise loss of lists in the order of their labels, from high to low.
+
+    Args:
+        temperature: see `ListwiseLoss`, as the other arguments.
+    """
+
+    def order(self, lists: Lists) -> ranks.Order:
+        """The order by label, equal labels by position."""
+        return ranks.descending(lists.labels, lists.mask)
+
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        order = self.order(lists)
+        values, gradient = super().value_and_gradient(Lists(*(order.sort(x) for x in lists)))
+        return values, order.unsort(gradient)
+
+
+class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
     """Minus the log-likelihood of the order of the labels under the Plackett-Luce model.
 
     Args:
@@ -149,13 +166,14 @@ class PlackettLuceLoss(ListwiseLoss, SampledLoss):
         check_choice("ties", ties, TIES)
         self.ties = ties
 
+    def order(self, lists: Lists) -> ranks.Order:
+        if self.ties == "position":
+            return super().order(lists)
+        draws = ops.cast(noise.uniform(lists, self._drawn_seed), lists.scores.dtype)[0]
+        shuffled = ranks.descending(draws, lists.mask)
+        return shuffled.then(super().order(Lists(*(shuffled.sort(x) for x in lists))))
+
     def per_tempered_list(self, lists: Lists) -> Array:
-        if self.ties == "random":
-            draws = ops.cast(noise.uniform(lists, self._drawn_seed), lists.scores.dtype)[0]
-            shuffled = ranks.descending(draws, lists.mask)
-            lists = Lists(*(shuffled.sort(x) for x in lists))
-        order = ranks.descending(lists.labels, lists.mask)
-        lists = Lists(*(order.sort(x) for x in lists))
         tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)
         terms = lists.weights * self.position_weights(lists) * (tails - lists.scores)
         return ops.sum(terms, axis=1)
@@ -269,7 +287,7 @@ class XENDCGLoss(ListwiseLoss, SampledLoss):
 
 
 @register
-class UniqueSoftmaxLoss(ListwiseLoss):
+class UniqueSoftmaxLoss(SortedListwiseLoss):
     """Softmax of each document against those with lower labels only.
 
     `-sum_i G(y_i) log(e^s_i / (e^s_i + sum_{j: y_j < y_i} e^s_j))` (Zhu and Klabjan, 2020), by one
@@ -291,8 +309,6 @@ class UniqueSoftmaxLoss(ListwiseLoss):
         self.gain = gain
 
     def per_tempered_list(self, lists: Lists) -> Array:
-        order = ranks.descending(lists.labels, lists.mask)
-        lists = Lists(*(order.sort(x) for x in lists))
         lower = _first_lower_label(lists)  # position, or the length of the list if there is none
         exists = lower < ops.shape(lists.scores)[1]
         tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)

@@ -7,8 +7,9 @@ from typing import Any
 
 from keras import ops
 
-from tfrankloss.core import pairs, ranks
+from tfrankloss.core import hinge, pairs, ranks
 from tfrankloss.core.backend import Array
+from tfrankloss.core.blocks import if_shorter
 from tfrankloss.core.lists import Lists
 from tfrankloss.core.pairs import Documents, PairSums
 from tfrankloss.losses.base import RankingLoss, check_choice, check_positive, register
@@ -48,11 +49,7 @@ class PairLoss(RankingLoss):
         if self.pair_reduction == "sum":
             return sums
         share = ranks.divide_no_nan(ops.ones_like(sums.values), self.count_pairs(lists))
-        return PairSums(
-            sums.values * share,
-            sums.gradient * share[:, None],
-            None if sums.curvature is None else sums.curvature * share[:, None],
-        )
+        return sums.times(share)
 
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         return self.derivatives(lists)[:2]
@@ -61,11 +58,11 @@ class PairLoss(RankingLoss):
 class PlainPairLoss(PairLoss):
     """A pairwise loss whose weights do not depend on ranks."""
 
-    phi: pairs.PairFunction
+    phi: pairs.Phi
     weights = staticmethod(pairs.preferred())
 
     def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
-        documents = _documents(lists)
+        documents = documents_of(lists)
         return pairs.pair_sums(documents, self.phi, self.weights, self.sigma, curvature=curvature)
 
 
@@ -86,7 +83,17 @@ class PairwiseHingeLoss(PlainPairLoss):
     1.2
     """
 
-    phi = staticmethod(pairs.hinge)
+    phi = pairs.Hinge()
+
+    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
+        values, gradient = if_shorter(
+            lists.scores,
+            hinge.SORTED_LIST,
+            lambda: super(PairwiseHingeLoss, self).pair_sums(lists)[:2],
+            lambda: hinge.hinge_sums(documents_of(lists), self.sigma),
+        )
+        # The curvature is 0 wherever there is one.
+        return PairSums(values, gradient, ops.zeros_like(gradient) if curvature else None)
 
 
 @register
@@ -107,11 +114,11 @@ class PairwiseExponentialLoss(PlainPairLoss):
     1.2214
     """
 
-    phi = staticmethod(pairs.exponential)
+    phi = pairs.Exponential()
 
 
 @register
-class PairwiseLogisticLoss(PairLoss):
+class PairwiseLogisticLoss(PlainPairLoss):
     """Logistic loss on pairs with different labels.
 
     `sum_{y_i > y_j} log(1 + e^(-sigma (s_i - s_j)))` (Oosterhuis, Learning to Rank, Eqs 33, 35;
@@ -127,8 +134,7 @@ class PairwiseLogisticLoss(PairLoss):
     0.7981
     """
 
-    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
-        return pairs.logistic_sums(_documents(lists), self.sigma, curvature)
+    phi = pairs.Logistic()
 
 
 @register
@@ -148,7 +154,7 @@ class PairwiseSoftZeroOneLoss(PlainPairLoss):
     0.5498
     """
 
-    phi = staticmethod(pairs.soft_zero_one)
+    phi = pairs.SoftZeroOne()
 
 
 @register
@@ -170,7 +176,7 @@ class RankNetLoss(PlainPairLoss):
     0.6981
     """
 
-    phi = staticmethod(pairs.logistic)
+    phi = pairs.Logistic()
     weights = staticmethod(pairs.half_for_ties)
 
     def count_pairs(self, lists: Lists) -> Array:
@@ -218,5 +224,6 @@ def count_all_pairs(lists: Lists) -> Array:
     return count * (count - 1.0)
 
 
-def _documents(lists: Lists) -> Documents:
+def documents_of(lists: Lists) -> Documents:
+    """The lists as the pair engine takes them."""
     return Documents(score=lists.scores, label=lists.labels, mask=lists.mask, weight=lists.weights)

@@ -45,7 +45,7 @@ class ApproxLoss(RankingLoss):
 
     def soft_counts(self, lists: Lists, values: Array) -> Array:
         """The sum of `values` over the documents that are above each, smoothly."""
-        return soft_ranks.soft_counts(lists.scores, values, self.temperature)
+        return soft_ranks.soft_counts(lists.scores, lists.mask, values, self.temperature)
 
     def soft_ranks(self, lists: Lists) -> Array:
         """`p_i`, between 1 and the length of the list."""
