@@ -7,7 +7,17 @@
 0.452
 """
 
-from tfrankloss import config, losses
+from tfrankloss import config, losses, metrics
+from tfrankloss.evaluation import Evaluation, evaluate, to_trec_qrels, to_trec_run
 
-__all__ = ["__version__", "config", "losses"]
+__all__ = [
+    "Evaluation",
+    "__version__",
+    "config",
+    "evaluate",
+    "losses",
+    "metrics",
+    "to_trec_qrels",
+    "to_trec_run",
+]
 __version__ = "0.1.0"

@@ -13,9 +13,11 @@ The environment variable ``TFRANKLOSS_XLA=0`` does the same for a process before
 the switch decides whether a loss that is called outside ``jax.jit`` compiles its kernel.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator
 
-__all__ = ["disable_xla", "enable_xla", "xla_enabled"]
+__all__ = ["disable_xla", "enable_xla", "without_xla", "xla_enabled"]
 
 
 def _from_environment(value: str) -> bool:
@@ -45,3 +47,14 @@ def disable_xla() -> None:
     """Run the kernels of all losses operation by operation."""
     global _xla
     _xla = False
+
+
+@contextlib.contextmanager
+def without_xla() -> Iterator[None]:
+    """Runs what is inside of the `with` operation by operation."""
+    global _xla
+    before, _xla = _xla, False
+    try:
+        yield
+    finally:
+        _xla = before

@@ -35,11 +35,20 @@ LIST_SIZES = [16, 32, 48] + [size << shift for shift in range(18) for size in (6
 
 
 def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `kernel` compiled with XLA, unless `tfrankloss.config` says otherwise at the call."""
-    if NAME == "tensorflow":
-        fast = tf.function(kernel, jit_compile=True, autograph=False)
-    else:
+    """Returns `kernel` compiled with XLA, unless `tfrankloss.config` says otherwise at the call.
+
+    On TensorFlow, lists of known and of unknown size get programs of their own: one that was traced
+    for lists of unknown size takes lists that are padded to one of `LIST_SIZES`, and TensorFlow
+    would hand it lists of any known size, too.
+    """
+    if NAME == "jax":
         fast = jax.jit(kernel)
+    else:
+        programs = [tf.function(kernel, jit_compile=True, autograph=False) for _ in range(2)]
+
+        def fast(*arguments: Any) -> Any:
+            sizes = [x.shape[1] for x in arguments if x is not None and len(x.shape) > 1]
+            return programs[None in sizes](*arguments)
 
     def call(*arguments: Any) -> Any:
         return fast(*arguments) if config.xla_enabled() else kernel(*arguments)
@@ -84,8 +93,9 @@ def with_gradient(kernel: Callable[[Array], tuple[Array, Array]], x: Array) -> A
 
         def backward(*upstreams: Array, upstream: Array | None = None) -> Array:
             upstream = upstreams[0] if upstream is None else upstream
-            shape = (-1,) + (1,) * (len(gradient.shape) - 1)
-            return ops.cast(ops.reshape(upstream, shape) * gradient, dtype)
+            if len(values.shape) == 1:  # one value per list
+                upstream = ops.reshape(upstream, (-1,) + (1,) * (len(gradient.shape) - 1))
+            return ops.cast(upstream * gradient, dtype)
 
         return values, backward
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from tfrankloss import config
 from tfrankloss.core.backend import ROW_BLOCK, Array
 
 # Up to this size a list is one visit, with the rows as an axis; up to the other, half as many rows
@@ -125,7 +126,8 @@ def sum_over_rows(
     """
     size = rows.score.shape[1]
     length = ops.shape(rows.score)[1]
-    compact = compact or (size is not None and size <= SHORT_LIST)
+    # Operation by operation, rows that are written out would only be more operations.
+    compact = compact or not config.xla_enabled() or (size is not None and size <= SHORT_LIST)
     step = _rows_per_visit(size)
     visits = length // step
     if top is not None and (size is None or top < size):

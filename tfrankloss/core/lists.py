@@ -18,7 +18,7 @@ from tfrankloss.core.backend import Array
 class Received(NamedTuple):
     """Inputs of known rank, not yet cleaned."""
 
-    labels: Array  # [batch, list]
+    labels: Array  # [batch, list], or [batch, list, subtopics]
     scores: Array  # [batch, list] or [batch, list, outputs]
     mask: Array | None  # [batch, list], True for real documents
     document_weights: Array | None  # [batch, list]
@@ -29,7 +29,7 @@ class Lists(NamedTuple):
     """Clean lists: every entry is finite if the real documents' are, padding holds zeros."""
 
     scores: Array  # [batch, list] or [batch, list, outputs]
-    labels: Array  # [batch, list]
+    labels: Array  # [batch, list], or [batch, list, subtopics]
     mask: Array  # [batch, list]
     weights: Array  # [batch, list]
 
@@ -38,7 +38,13 @@ class Lists(NamedTuple):
         return Lists(*(repeat_lists(x, times) for x in self))
 
 
-def receive(y_true: Any, y_pred: Any, sample_weight: Any = None, outputs: int = 1) -> Received:
+def receive(
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any = None,
+    outputs: int = 1,
+    labels_rank: int = 2,
+) -> Received:
     """Brings the arguments of a Keras loss or metric into one form, or says why it cannot.
 
     Args:
@@ -50,6 +56,8 @@ def receive(y_true: Any, y_pred: Any, sample_weight: Any = None, outputs: int = 
         sample_weight: `[batch]` or `[batch, 1]`, a weight per list, or `[batch, list]`, a weight
             per document. The rank decides: `[batch]` is never spread along a list.
         outputs: numbers per document in `y_pred`.
+        labels_rank: 3 for labels `[batch, list, subtopics]`; then a document is padding if all of
+            its labels are below 0 or NaN.
     """
     masks = [backend.keras_mask(y_pred)]
     if isinstance(y_true, Mapping):
@@ -67,7 +75,7 @@ def receive(y_true: Any, y_pred: Any, sample_weight: Any = None, outputs: int = 
         backend.check_same_row_lengths(y_true, y_pred)
     y_true, masks = _dense(y_true, masks, fill=-1)
     y_pred, masks = _dense(y_pred, masks, fill=0)
-    labels = _squeeze("y_true", ops.convert_to_tensor(y_true), rank=2)
+    labels = _labels(ops.convert_to_tensor(y_true), labels_rank)
     scores = ops.convert_to_tensor(y_pred)
     _check_rank_is_known("y_pred", scores)
     if outputs == 1:
@@ -101,10 +109,12 @@ def clean(received: Received, dtype: str | None = None) -> Lists:
     """
     dtype = dtype or compute_dtype(received.scores)
     labels = ops.cast(received.labels, dtype)
-    mask = labels >= 0  # False for NaN
+    labeled = labels >= 0  # False for NaN
+    mask = labeled if len(labels.shape) == 2 else ops.any(labeled, axis=2)
     if received.mask is not None:
         mask = ops.logical_and(mask, received.mask)
-    labels = ops.where(mask, labels, ops.zeros_like(labels))
+    known = mask if len(labels.shape) == 2 else ops.logical_and(labeled, mask[:, :, None])
+    labels = ops.where(known, labels, ops.zeros_like(labels))
     scores = ops.cast(received.scores, dtype)
     score_mask = mask if len(scores.shape) == 2 else ops.expand_dims(mask, -1)
     scores = ops.where(score_mask, scores, ops.zeros_like(scores))
@@ -113,12 +123,6 @@ def clean(received: Received, dtype: str | None = None) -> Lists:
         given = ops.cast(received.document_weights, dtype)
         weights = ops.where(mask, given, ops.zeros_like(given))
     return Lists(scores, labels, mask, weights)
-
-
-def has_documents(received: Received) -> Array:
-    """`[batch]`: whether a list holds at least one document."""
-    mask = ops.cast(received.labels, compute_dtype(received.scores)) >= 0
-    return ops.any(mask if received.mask is None else ops.logical_and(mask, received.mask), axis=1)
 
 
 def compute_dtype(scores: Array) -> str:
@@ -162,6 +166,18 @@ def _dense(x: Any, masks: list[Any], fill: float) -> tuple[Any, list[Any]]:
         return x, masks
     dense, mask = backend.ragged_to_dense(x, fill)
     return dense, [*masks, mask]
+
+
+def _labels(labels: Array, rank: int) -> Array:
+    if rank == 2:
+        return _squeeze("y_true", labels, rank=2)
+    _check_rank_is_known("y_true", labels)
+    if len(labels.shape) != 3 or labels.shape[2] is None:
+        raise ValueError(
+            "y_true must have the shape [batch, list, subtopics] with a known number of subtopics. "
+            f"Received: shape {tuple(labels.shape)}"
+        )
+    return labels
 
 
 def _squeeze(name: str, x: Array, rank: int) -> Array:
@@ -226,7 +242,7 @@ def _weights(sample_weight: Any, labels: Array) -> tuple[Array | None, Array | N
 def _weights_of_unknown_size(weight: Array, labels: Array) -> tuple[Array, Array]:
     """Decides when the program runs whether `[batch, ?]` is a weight per list or per document."""
     per_list = ops.shape(weight)[1] == 1
-    documents = weight + ops.zeros(ops.shape(labels), dtype=weight.dtype)
+    documents = weight + ops.zeros(ops.shape(labels)[:2], dtype=weight.dtype)
     return (
         ops.where(per_list, ops.ones_like(documents), documents),
         ops.where(per_list, weight[:, 0], ops.ones_like(weight[:, 0])),

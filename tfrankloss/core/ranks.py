@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from keras import ops
 
+from tfrankloss import config
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import Documents, if_shorter, pad_to_rows, prefix_scan, sum_over_rows
 from tfrankloss.core.lists import grades
@@ -52,6 +53,8 @@ def descending(keys: Array, mask: Array) -> Order:
     def by_counting() -> Order:
         return from_positions(_count_above(keys, mask))
 
+    if not config.xla_enabled():  # a sort is one operation, counting would be many
+        return ascending(-keys, mask)
     return Order(*if_shorter(keys, COUNTED_LIST, by_counting, lambda: ascending(-keys, mask)))
 
 

@@ -3,12 +3,11 @@
 `LOSSES` lists them all by name; `get("ndcg_loss2@5")` makes one from its name.
 """
 
-import difflib
 from typing import Any
 
 import keras
 
-from tfrankloss.losses.base import RankingLoss, constructor_arguments
+from tfrankloss.losses.base import RankingLoss
 from tfrankloss.losses.lambdas import (
     ARPLoss1,
     ARPLoss2,
@@ -56,6 +55,7 @@ from tfrankloss.losses.smooth import (
     GumbelLoss,
     SoftNDCGLoss,
 )
+from tfrankloss.options import from_name
 
 LOSSES: dict[str, type[RankingLoss]] = {
     "pointwise_squared": PointwiseSquaredLoss,
@@ -127,41 +127,5 @@ def get(identifier: str | dict[str, Any] | RankingLoss, **options: Any) -> Ranki
             "A loss is asked for by a name such as 'ndcg_loss2@5' (options go with a name only). "
             f"Received: {identifier!r} with options {options}"
         )
-    name, at, cutoff = identifier.partition("@")
-    by_key = {_key(known): known for known in LOSSES}
-    if _key(name) not in by_key:
-        close = difflib.get_close_matches(_key(name), by_key, n=1, cutoff=0.5)
-        hint = f" Did you mean {by_key[close[0]]!r}?" if close else ""
-        raise ValueError(f"Unknown loss: {identifier!r}.{hint} Known losses: {', '.join(LOSSES)}")
-    known = by_key[_key(name)]
-    if at:
-        if "topn" in options:
-            raise ValueError(
-                f"The cutoff is given twice. Received: {identifier!r} and topn={options['topn']!r}"
-            )
-        options["topn"] = _cutoff(identifier, cutoff)
-    loss = LOSSES[known]
-    try:
-        return loss(**options)
-    except TypeError as error:
-        raise ValueError(
-            f"The loss {known!r} cannot be made from {identifier!r} with the options {options}: "
-            f"{error}. {loss.__name__} takes: {', '.join(constructor_arguments(loss))}."
-            + (" LambdaLoss@K of SIGIR 2022 is 'ndcg_loss2@K'." if loss is LambdaLoss else "")
-        ) from error
-
-
-def _cutoff(identifier: str, cutoff: str) -> int:
-    if not cutoff.isdigit() or int(cutoff) < 1:
-        raise ValueError(
-            f"The cutoff after '@' must be an integer of at least 1. Received: {identifier!r}"
-        )
-    return int(cutoff)
-
-
-def _key(name: str) -> str:
-    """What two spellings of a name have in common."""
-    key = name.lower().replace("++", "plusplus")
-    for character in "_- ":
-        key = key.replace(character, "")
-    return key.removesuffix("loss")
+    hints = {"lambda_loss": " LambdaLoss@K of SIGIR 2022 is 'ndcg_loss2@K'."}
+    return from_name("loss", identifier, LOSSES, options, hints)

@@ -1,59 +1,28 @@
 """What every ranking loss shares: inputs, compilation, reduction, saving."""
 
 import functools
-import inspect
-import numbers
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from tfrankloss.core import backend, lists, noise, ranks
 from tfrankloss.core.backend import Array
 from tfrankloss.core.lists import Lists
+from tfrankloss.options import (
+    ShowsArguments,
+    arguments_from,
+    check_choice,
+    check_integer,
+    configuration,
+    snake_case,
+)
 
 REDUCTIONS = ("mean", "sum", "none")
 
-register = keras.saving.register_keras_serializable(package="tfrankloss")
 
-
-def constructor_arguments(cls: type) -> list[str]:
-    """Names of the arguments that `cls` and the classes above it take, most general last."""
-    return [parameter.name for parameter in _parameters(cls)]
-
-
-def _parameters(cls: type) -> list[inspect.Parameter]:
-    found: dict[str, inspect.Parameter] = {}
-    constructors = [parent for parent in cls.__mro__ if "__init__" in vars(parent)]
-    first = constructors[0]
-    for parent in constructors:
-        own = list(inspect.signature(vars(parent)["__init__"]).parameters.values())[1:]
-        for parameter in own:
-            if parameter.kind is not parameter.VAR_KEYWORD:
-                # A class passes what it does not know itself on by name.
-                kind = parameter.kind if parent is first else parameter.KEYWORD_ONLY
-                found.setdefault(parameter.name, parameter.replace(kind=kind))
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
-            break
-    positional = [p for p in found.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    return positional + [p for p in found.values() if p.kind is p.KEYWORD_ONLY]
-
-
-class ClassSignature:
-    """The signature of a class that its instances do not have: they are callable, too."""
-
-    def __init__(self, signature: inspect.Signature) -> None:
-        self.signature = signature
-
-    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
-        if instance is not None:
-            raise AttributeError("__signature__")
-        return self.signature
-
-
-class RankingLoss(keras.losses.Loss):
+class RankingLoss(ShowsArguments, keras.losses.Loss):
     """Base class of all losses of this package.
 
     A subclass says what one list costs: either `per_list`, in differentiable `keras.ops`, or
@@ -84,11 +53,6 @@ class RankingLoss(keras.losses.Loss):
 
     outputs = 1
 
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        # What `help` and completion show: the arguments of the class and of those above it.
-        cls.__signature__ = ClassSignature(inspect.Signature(_parameters(cls)))
-
     def __init__(
         self, *, reduction: str | None = "mean", name: str | None = None, dtype: Any = None
     ) -> None:
@@ -101,7 +65,7 @@ class RankingLoss(keras.losses.Loss):
         )
         self.reduction = reduction
         self.compute_dtype = None if dtype is None else _compute_dtype(dtype)
-        self._kernel: Callable[..., Any] | None = None
+        self._kernels: dict[str, Callable[..., Any]] = {}
 
     def per_list(self, lists: Lists) -> Array:
         """`[batch]`: the loss of each list, in differentiable operations."""
@@ -116,64 +80,56 @@ class RankingLoss(keras.losses.Loss):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Array:
         with keras.name_scope(self.name):
             received = lists.receive(y_true, y_pred, sample_weight, self.outputs)
-            real = lists.has_documents(received)
-            return reduce_lists(self._values(received), real, received.list_weights, self.reduction)
+            return self._reduced(received, self.reduction)
 
     def call(self, y_true: Any, y_pred: Any) -> Array:
         """One value per list, `[batch]`, without weights."""
-        return self._values(lists.receive(y_true, y_pred, None, self.outputs))
+        return self._reduced(lists.receive(y_true, y_pred, None, self.outputs), "none")
 
-    def _values(self, received: lists.Received) -> Array:
-        """The loss of each list, differentiable in the scores."""
-        if self._kernel is None:
-            self._kernel = backend.compiled(self._run)
-        kernel, labels, mask = self._kernel, received.labels, received.mask
-        weights = received.document_weights
+    def _reduced(self, received: lists.Received, reduction: str) -> Array:
+        """The loss, differentiable in the scores."""
+        if reduction not in self._kernels:
+            run = functools.partial(self._run, reduction)
+            self._kernels[reduction] = backend.compiled(run)
+        kernel = self._kernels[reduction]
         return backend.with_gradient(
-            lambda scores: kernel(labels, scores, mask, weights), received.scores
+            lambda scores: kernel(*received._replace(scores=scores)), received.scores
         )
 
-    def _run(
-        self, labels: Array, scores: Array, mask: Array | None, weights: Array | None
-    ) -> tuple[Array, Array]:
-        batch = lists.clean(lists.Received(labels, scores, mask, weights, None), self.compute_dtype)
+    def _run(self, reduction: str, *received: Array | None) -> tuple[Array, Array]:
+        """The kernel: the reduced loss and its gradient (of each list's own value for "none").
+
+        All of the work is in here, because an operation outside of it takes as long as the whole
+        loss of a small batch.
+        """
+        arguments = lists.Received(*received)
+        batch = lists.clean(arguments, self.compute_dtype)
         values, gradient = self.value_and_gradient(batch)
         real = ops.any(batch.mask, axis=1)
         document = batch.mask if len(gradient.shape) == 2 else batch.mask[:, :, None]
-        return (
-            ops.where(real, values, ops.zeros_like(values)),
-            ops.where(document, gradient, ops.zeros_like(gradient)),
-        )
+        values = ops.where(real, values, ops.zeros_like(values))
+        gradient = ops.where(document, gradient, ops.zeros_like(gradient))
+        factors = list_factors(real, arguments.list_weights, values.dtype, reduction)
+        values = values * factors
+        gradient = gradient * ops.reshape(factors, (-1,) + (1,) * (len(gradient.shape) - 1))
+        return (values if reduction == "none" else ops.sum(values)), gradient
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name != "_kernel":  # an option may change between steps; its program must follow
-            super().__setattr__("_kernel", None)
+        if name != "_kernels":  # an option may change between steps; its program must follow
+            super().__setattr__("_kernels", {})
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor."""
-        config = {}
-        for name in constructor_arguments(type(self)):
-            value = self.compute_dtype if name == "dtype" else getattr(self, name)
-            value = value.item() if isinstance(value, np.generic) else value
-            plain = value is None or isinstance(value, (bool, int, float, str))
-            config[name] = value if plain else keras.saving.serialize_keras_object(value)
-        return config
+        return configuration(self, dtype=self.compute_dtype)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "RankingLoss":
         """Makes the loss again from `get_config()`."""
-        return cls(
-            **{
-                name: keras.saving.deserialize_keras_object(value)
-                if isinstance(value, dict)
-                else value
-                for name, value in config.items()
-            }
-        )
+        return cls(**arguments_from(config))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kernel": None}  # a compiled program cannot be copied
+        return {**self.__dict__, "_kernels": {}}  # a compiled program cannot be copied
 
 
 class SampledLoss(RankingLoss):
@@ -191,16 +147,12 @@ class SampledLoss(RankingLoss):
         return noise.pick_seed(self.seed)
 
 
-def reduce_lists(values: Array, real: Array, weights: Array | None, reduction: str) -> Array:
-    """Reduces one value per list; lists without documents do not count."""
-    count = ops.cast(real, values.dtype)
+def list_factors(real: Array, weights: Array | None, dtype: str, reduction: str) -> Array:
+    """`[batch]`: the factor of each list in the reduced loss; 0 for lists without documents."""
+    factors = ops.cast(real, dtype)
     if weights is not None:
-        count = ops.where(real, ops.cast(weights, values.dtype), ops.zeros_like(values))
-        values = values * count
-    if reduction == "none":
-        return values
-    total = ops.sum(values)
-    return total if reduction == "sum" else ranks.divide_no_nan(total, ops.sum(count))
+        factors = ops.where(real, ops.cast(weights, dtype), ops.zeros_like(factors))
+    return ranks.divide_no_nan(factors, ops.sum(factors)) if reduction == "mean" else factors
 
 
 def _compute_dtype(dtype: Any) -> str:
@@ -209,54 +161,3 @@ def _compute_dtype(dtype: Any) -> str:
     if name not in ("float16", "bfloat16", "float32", "float64"):
         raise ValueError(f"dtype must be a floating point type. Received: dtype={dtype!r}")
     return "float64" if name == "float64" else "float32"
-
-
-def snake_case(name: str) -> str:
-    """`PairwiseHingeLoss` becomes `pairwise_hinge_loss`, `NDCGLoss2` becomes `ndcg_loss2`."""
-    result = ""
-    for previous, character, following in zip(" " + name, name, name[1:] + " ", strict=False):
-        starts = character.isupper() and (previous.islower() or following.islower())
-        result += ("_" if starts and result else "") + character.lower()
-    return result
-
-
-def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Raises unless `value` is one of the allowed names."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}. Received: {name}={value!r}")
-
-
-def check_positive(name: str, value: Any) -> None:
-    """Raises unless `value` is a finite number above 0."""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a number above 0. Received: {name}={value!r}")
-
-
-def check_not_negative(name: str, value: Any) -> None:
-    """Raises unless `value` is a finite number of at least 0."""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a number of at least 0. Received: {name}={value!r}")
-
-
-def check_integer(name: str, value: Any, minimum: int) -> None:
-    """Raises unless `value` is an integer of at least `minimum`."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < minimum:
-        raise ValueError(
-            f"{name} must be an integer of at least {minimum}. Received: {name}={value!r}"
-        )
-
-
-def check_topn(topn: Any) -> None:
-    """Raises unless `topn` is None or a positive integer."""
-    if topn is not None:
-        check_integer("topn", topn, minimum=1)
-
-
-def check_function(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Raises unless `value` is a callable or one of the allowed names."""
-    if not callable(value) and value not in allowed:
-        raise ValueError(
-            f"{name} must be one of {', '.join(allowed)} or a function. Received: {name}={value!r}"
-        )

@@ -20,8 +20,9 @@ from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import ByDistance
 from tfrankloss.core.lists import Lists, mean_over_repeats, repeat_lists
 from tfrankloss.core.pairs import Documents, PairSums, Weights
-from tfrankloss.losses.base import (
-    SampledLoss,
+from tfrankloss.losses.base import SampledLoss
+from tfrankloss.losses.pairwise import PairLoss, count_all_pairs, documents_of
+from tfrankloss.options import (
     check_choice,
     check_function,
     check_integer,
@@ -29,7 +30,6 @@ from tfrankloss.losses.base import (
     check_topn,
     register,
 )
-from tfrankloss.losses.pairwise import PairLoss, count_all_pairs, documents_of
 
 RANKINGS = ("sorted", "gaussian", "plackett_luce")
 METRICS = ("ndcg", "dcg", "precision", "mrr", "map", "err")

@@ -9,9 +9,8 @@ from tfrankloss.core import distributions, noise, ranks
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import suffix_scan
 from tfrankloss.core.lists import Lists
-from tfrankloss.losses.base import (
-    RankingLoss,
-    SampledLoss,
+from tfrankloss.losses.base import RankingLoss, SampledLoss
+from tfrankloss.options import (
     check_choice,
     check_function,
     check_not_negative,

@@ -12,7 +12,8 @@ from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import if_shorter
 from tfrankloss.core.lists import Lists
 from tfrankloss.core.pairs import Documents, PairSums
-from tfrankloss.losses.base import RankingLoss, check_choice, check_positive, register
+from tfrankloss.losses.base import RankingLoss
+from tfrankloss.options import check_choice, check_positive, register
 
 PAIR_REDUCTIONS = ("sum", "mean")
 

@@ -10,7 +10,8 @@ from keras import ops
 
 from tfrankloss.core.backend import Array
 from tfrankloss.core.lists import Lists
-from tfrankloss.losses.base import RankingLoss, check_integer, check_positive, register
+from tfrankloss.losses.base import RankingLoss
+from tfrankloss.options import check_integer, check_positive, register
 
 
 class GradedLoss(RankingLoss):

@@ -14,9 +14,8 @@ from keras import ops
 from tfrankloss.core import noise, ranks, soft_ranks
 from tfrankloss.core.backend import Array
 from tfrankloss.core.lists import Lists, mean_over_repeats
-from tfrankloss.losses.base import (
-    RankingLoss,
-    SampledLoss,
+from tfrankloss.losses.base import RankingLoss, SampledLoss
+from tfrankloss.options import (
     check_function,
     check_integer,
     check_not_negative,

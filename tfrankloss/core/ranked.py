@@ -1,0 +1,226 @@
+"""Lists in the order of their scores, and what a metric asks of them, whatever the rule for ties.
+
+Documents of equal score stand side by side; together they are a tie group. With the rule
+`"average"` every order of a tie group is equally likely and all sums are expectations over these
+orders, in closed form: nothing is drawn.
+"""
+
+import functools
+from typing import Any
+
+from keras import ops
+
+from tfrankloss.core import ranks
+from tfrankloss.core.backend import Array
+from tfrankloss.core.blocks import prefix_scan, suffix_scan
+from tfrankloss.core.lists import Lists
+
+TIES = ("position", "average", "worst", "best")
+
+
+class Ranked:
+    """The documents of each list from the highest score to the lowest, padding last.
+
+    Args:
+        lists: clean lists; labels `[batch, list]`, or `[batch, list, subtopics]`.
+        ties: the order of equal scores: by `"position"` in the list, the `"average"` over all
+            orders, or with the labels from low to high (`"worst"`) or from high to low (`"best"`).
+        weighted: whether the documents have weights other than 1.
+        depth: the highest cutoff of all metrics, or None.
+    """
+
+    def __init__(
+        self, lists: Lists, ties: str = "position", weighted: bool = True, depth: int | None = None
+    ) -> None:
+        self.averaged = ties == "average"
+        self.weighted = weighted
+        self.depth = depth
+        self.lists = lists
+        order = _order(lists, ties)
+        self.scores = order.sort(lists.scores)
+        self.mask = order.sort(lists.mask)
+        self.weights = order.sort(lists.weights)
+        self.labels = sort_labels(order, lists.labels)
+        self.rank = ranks.rank_numbers(self.scores)
+        self._ideal_gains: dict[Any, Array] = {}
+
+    def gains(self, gain: ranks.Gain) -> Array:
+        """`[batch, list]`: the gain of each document, in scale of the highest label of its list."""
+        return self.weights * ranks.scaled_gains(self.labels, self.mask, gain)
+
+    def ideal_gains(self, gain: ranks.Gain) -> Array:
+        """`[batch, depth or list]`: the gains from high to low."""
+        if gain not in self._ideal_gains:
+            if gain in ranks.GAINS and not self.weighted:
+                labels, mask = self._sorted_labels
+                self._ideal_gains[gain] = ranks.scaled_gains(labels, mask, gain)
+            else:
+                lists = self.lists
+                values = lists.weights * ranks.scaled_gains(lists.labels, lists.mask, gain)
+                self._ideal_gains[gain] = ops.where(*_from_high_to_low(values, lists, self.depth))
+        return self._ideal_gains[gain]
+
+    @functools.cached_property
+    def _sorted_labels(self) -> tuple[Array, Array]:
+        mask, labels, zeros = _from_high_to_low(self.lists.labels, self.lists, self.depth)
+        return ops.where(mask, labels, zeros), mask
+
+    @functools.cached_property
+    def tie_group(self) -> tuple[Array, Array, Array]:
+        """First and last position (from 0) of each document's tie group, and its starts."""
+        index = self.rank - 1.0 + ops.zeros_like(self.scores)
+        same = ops.logical_and(
+            self.scores[:, 1:] == self.scores[:, :-1], self.mask[:, 1:] == self.mask[:, :-1]
+        )
+        starts = ops.logical_not(ops.pad(same, ((0, 0), (1, 0)), constant_values=False))
+        ends = ops.logical_not(ops.pad(same, ((0, 0), (0, 1)), constant_values=False))
+        (first,) = prefix_scan(_maximum, (ops.where(starts, index, 0.0),), (0.0,))
+        far = float(1 << 30)
+        (last,) = suffix_scan(_minimum, (ops.where(ends, index, far),), (far,))
+        return first, last, starts
+
+    @property
+    def tied(self) -> Array:
+        """The number of documents in each document's tie group."""
+        first, last, _ = self.tie_group
+        return last - first + 1.0
+
+    def sum_over_ties(self, x: Array) -> Array:
+        """The sum of `x` over the tie group of each document.
+
+        Sums run within a group only: differences of running sums over the list would lose digits.
+        """
+        _, last, starts = self.tie_group
+
+        def add(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+            starts = ops.maximum(earlier[0], later[0])
+            return starts, later[1] + ops.where(later[0] > 0, 0.0, earlier[1])
+
+        x = x + ops.zeros_like(self.scores)
+        _, sums = prefix_scan(add, (ops.cast(starts, x.dtype), x), (0.0, 0.0))
+        return ops.take_along_axis(sums, ops.cast(last, "int32"), axis=1)
+
+    def expected(self, credit: Array) -> Array:
+        """What each document gets if position r gives `credit[r]`, 0 in padding."""
+        if self.averaged:
+            credit = self.sum_over_ties(credit) / self.tied
+        return self.documents(credit)
+
+    def documents(self, x: Array) -> Array:
+        """`x`, with 0 in padding."""
+        x = x + ops.zeros_like(self.scores)
+        return ops.where(self.mask, x, ops.zeros_like(x))
+
+    def running_precision(self, relevant: Array) -> Array:
+        """`[r relevant] (relevant documents up to r) / r` at each position r.
+
+        In a tie group of m documents, R of them relevant, the t-th position holds a relevant one
+        with probability R / m, and then (t - 1) (R - 1) / (m - 1) of the others stand before it.
+        """
+        if not self.averaged:
+            return self.weights * relevant * ops.cumsum(relevant, axis=1) / self.rank
+        first, _, _ = self.tie_group
+        in_group = self.sum_over_ties(relevant)
+        above = self._before_ties(relevant)
+        earlier = (self.rank - 1.0 - first) * (in_group - 1.0)
+        earlier = ranks.divide_no_nan(earlier, self.tied - 1.0)
+        chance = self.sum_over_ties(self.weights * relevant) / self.tied
+        return chance * (above + 1.0 + earlier) / self.rank
+
+    def _before_ties(self, counts: Array) -> Array:
+        """The sum of whole numbers over the documents above the tie group of each document."""
+        first, _, _ = self.tie_group
+        sums = ops.pad(ops.cumsum(counts, axis=1), ((0, 0), (1, 0)))
+        return ops.take_along_axis(sums, ops.cast(first, "int32"), axis=1)
+
+    def first_relevant(self, relevant: Array) -> Array:
+        """The chance that the first relevant document stands at each position, times its weight.
+
+        With R relevant ones among m tied documents and none among the first t - 1 of them, the t-th
+        is relevant with probability R / (m - t + 1).
+        """
+        if not self.averaged:
+            earlier = ops.cumsum(relevant, axis=1) - relevant
+            return ops.where(earlier > 0, 0.0, self.weights * relevant)
+        first, _, _ = self.tie_group
+        in_group = self.sum_over_ties(relevant)
+        chance = ops.minimum(in_group / (self.tied - (self.rank - 1.0 - first)), 1.0)
+        weight = ranks.divide_no_nan(self.sum_over_ties(self.weights * relevant), in_group)
+        return weight * chance * exclusive_product(1.0 - chance)
+
+    def cascade(self, values: Array, stop: Array) -> Array:
+        """`values_r prod_{q < r} (1 - stop_q)` at each position r, `[batch, list]`.
+
+        The expectation over the orders of a tie group grows document by document: the new one of m
+        is not among the first t (probability (m - t) / m), is the t-th (1 / m), or stands before it
+        ((t - 1) / m).
+        """
+        if not self.averaged:
+            return values * exclusive_product(1.0 - stop)
+        first, _, _ = self.tie_group
+        length = ops.shape(values)[1]
+        position = self.rank
+
+        def column(x: Array, number: Any) -> Array:
+            return ops.slice(x, (0, number), (ops.shape(x)[0], 1))
+
+        def add(number: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            earned, passed = state  # at each position; the chance to get past it
+            start = column(first, number)
+            size = ops.cast(number, values.dtype) + 1.0 - start
+            place = position - start  # 1, 2, ... in this tie group
+            reach = ops.concatenate([ops.ones_like(passed[:, :1]), passed[:, :-1]], axis=1)
+            before = ops.concatenate([ops.zeros_like(earned[:, :1]), earned[:, :-1]], axis=1)
+            before = ops.where(place > 1, before, 0.0)
+            go_on = 1.0 - column(stop, number)
+            absent = (size - place) / size
+            new_earned = absent * earned + column(values, number) * reach / size
+            new_earned = new_earned + (place - 1.0) / size * go_on * before
+            new_passed = absent * passed + place / size * go_on * reach
+            inside = ops.logical_and(place >= 1, place <= size)
+            return ops.where(inside, new_earned, earned), ops.where(inside, new_passed, passed)
+
+        start = (ops.zeros_like(values), ops.zeros_like(values))
+        return ops.fori_loop(0, length, add, start)[0]
+
+
+def sort_labels(order: ranks.Order, labels: Array) -> Array:
+    """Labels `[batch, list]` or `[batch, list, subtopics]` in an order."""
+    if len(labels.shape) == 2:
+        return order.sort(labels)
+    return ops.take_along_axis(labels, order.indices[:, :, None], axis=1)
+
+
+def exclusive_product(x: Array) -> Array:
+    """The product of all entries before each."""
+    (product,) = prefix_scan(lambda a, b: (a[0] * b[0],), (x,), (1.0,))
+    return ops.concatenate([ops.ones_like(x[:, :1]), product[:, :-1]], axis=1)
+
+
+def _order(lists: Lists, ties: str) -> ranks.Order:
+    if ties not in ("worst", "best"):
+        return ranks.descending(lists.scores, lists.mask)
+    labels = lists.labels if len(lists.labels.shape) == 2 else ops.sum(lists.labels, axis=2)
+    by_label = ranks.descending(labels if ties == "best" else -labels, lists.mask)
+    scores, mask = by_label.sort(lists.scores), by_label.sort(lists.mask)
+    return by_label.then(ranks.descending(scores, mask))
+
+
+def _from_high_to_low(values: Array, lists: Lists, depth: int | None) -> tuple[Array, Array, Array]:
+    """Whether there is a document at each position, the sorted values, and zeros."""
+    lowest = ops.full_like(values, -float("inf"))
+    values = ops.where(lists.mask, values, lowest)
+    size = values.shape[1]
+    if depth is not None and size is not None and depth < size:
+        values, _ = ops.top_k(values, depth)
+    else:
+        values = ranks.descending(values, lists.mask).sort(values)
+    return values > -float("inf"), values, ops.zeros_like(values)
+
+
+def _maximum(earlier: tuple[Array], later: tuple[Array]) -> tuple[Array]:
+    return (ops.maximum(earlier[0], later[0]),)
+
+
+def _minimum(later: tuple[Array], earlier: tuple[Array]) -> tuple[Array]:
+    return (ops.minimum(later[0], earlier[0]),)
