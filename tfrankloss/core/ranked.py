@@ -24,7 +24,8 @@ class Ranked:
     Args:
         lists: clean lists; labels `[batch, list]`, or `[batch, list, subtopics]`.
         ties: the order of equal scores: by `"position"` in the list, the `"average"` over all
-            orders, or with the labels from low to high (`"worst"`) or from high to low (`"best"`).
+            orders, or with the labels (times the weights) from low to high (`"worst"`) or from high
+            to low (`"best"`).
         weighted: whether the documents have weights other than 1.
         depth: the highest cutoff of all metrics, or None.
     """
@@ -201,9 +202,10 @@ def _order(lists: Lists, ties: str) -> ranks.Order:
     if ties not in ("worst", "best"):
         return ranks.descending(lists.scores, lists.mask)
     labels = lists.labels if len(lists.labels.shape) == 2 else ops.sum(lists.labels, axis=2)
-    by_label = ranks.descending(labels if ties == "best" else -labels, lists.mask)
-    scores, mask = by_label.sort(lists.scores), by_label.sort(lists.mask)
-    return by_label.then(ranks.descending(scores, mask))
+    worth = lists.weights * labels
+    by_worth = ranks.descending(worth if ties == "best" else -worth, lists.mask)
+    scores, mask = by_worth.sort(lists.scores), by_worth.sort(lists.mask)
+    return by_worth.then(ranks.descending(scores, mask))
 
 
 def _from_high_to_low(values: Array, lists: Lists, depth: int | None) -> tuple[Array, Array, Array]:

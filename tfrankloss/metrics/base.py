@@ -117,8 +117,8 @@ class RankingMetric(MeanOverLists):
 
     Args:
         ties: what the order of equal scores is: that of their `"position"` in the list; `"average"`
-            for the expected value over all orders, exactly; `"worst"` or `"best"`, the labels of
-            equal scores from low to high or from high to low.
+            for the expected value over all orders, exactly; `"worst"` or `"best"`, the labels
+            (times the documents' weights) of equal scores from low to high or from high to low.
         no_relevant: what to do with a list in which there is nothing to find (no relevant document,
             no gain, no pair of different labels): `"discard"` it, as the papers do, or let it count
             as `"zero"` or as `"one"`.

@@ -363,8 +363,8 @@ class ERR(CutoffMetric):
 class OrderedPairAccuracy(RankingMetric):
     """The share of the pairs with `y_i > y_j` that have `s_i > s_j`.
 
-    A tie counts one half with `ties="average"`. The weight of a pair is that of its document with
-    the higher label.
+    A pair of equal scores counts one half with `ties="average"`, nothing at the worst and 1 at the
+    best. The weight of a pair is that of its document with the higher label.
 
     >>> metric = OrderedPairAccuracy()
     >>> metric.update_state([[0.0, 1.0, 2.0]], [[0.3, 0.2, 0.4]])  # two of three pairs
