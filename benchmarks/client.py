@@ -30,8 +30,15 @@ class WorkerError(RuntimeError):
 class Worker:
     """One library in its own process. A worker that ended is started again by ``start``."""
 
-    def __init__(self, library: str, memory_limit_gigabytes: float, time_limit: float) -> None:
+    def __init__(
+        self,
+        library: str,
+        memory_limit_gigabytes: float,
+        time_limit: float,
+        command: list[str] | None = None,
+    ) -> None:
         self.library = library
+        self._command = command or [worker_module(library)]
         self.versions: dict[str, str] = {}
         self._memory_limit = memory_limit_gigabytes
         self._time_limit = time_limit
@@ -58,7 +65,7 @@ class Worker:
             MEMORY_LIMIT_VARIABLE: str(self._memory_limit),
         }
         self._process = subprocess.Popen(
-            [python, "-m", worker_module(self.library)],
+            [python, "-m", *self._command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -76,7 +83,7 @@ class Worker:
     ) -> dict[str, Any]:
         """Builds and warms up one loss on one batch."""
         self.start()
-        return self._ask(
+        return self.ask(
             {
                 "loss": loss,
                 "library": self.library,
@@ -91,17 +98,17 @@ class Worker:
 
     def run(self, repetitions: int) -> dict[str, Any]:
         """Times of the prepared step in seconds, and the mean of its values."""
-        return self._ask({"run": repetitions})
+        return self.ask({"run": repetitions})
 
     def gradient(self) -> tuple[float, np.ndarray]:
         """Value and gradient of the prepared step."""
-        reply = self._ask({"gradient": True})
+        reply = self.ask({"gradient": True})
         flat = np.frombuffer(base64.b64decode(reply["gradient"]), dtype=np.float32)
         return reply["value"], flat
 
     def memory(self) -> dict[str, Any]:
         """Peak extra memory of the prepared step."""
-        return self._ask({"memory": True})
+        return self.ask({"memory": True})
 
     def stop(self) -> None:
         """Ends the process, if there is one."""
@@ -110,7 +117,8 @@ class Worker:
             self._process.wait()
             self._process = None
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The worker's answer to a request."""
         if self._process is None:
             raise WorkerError("the worker has ended")
         try:

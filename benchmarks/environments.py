@@ -39,6 +39,12 @@ PEERS = {
     "rax_newest_jax": Peer("rax", ("rax==0.4.0", "jax==0.10.2", "jaxlib==0.10.2")),
     "pytorch": Peer("pytorch", ("torch==2.13.0", "numpy")),
 }
+# Peers of the metrics alone.
+METRIC_PEERS = {
+    "pytrec_eval": Peer("evaluation", ("pytrec-eval-terrier", "numpy")),
+    "pytrec_eval_dictionaries": Peer("evaluation", ("pytrec-eval-terrier", "numpy")),
+    "scikit_learn": Peer("evaluation", ("scikit-learn", "numpy")),
+}
 
 
 class InstallationError(RuntimeError):
@@ -53,14 +59,15 @@ def cache_folder() -> Path:
 
 def worker_module(library: str) -> str:
     """The module that runs a library, for ``python -m``."""
-    return f"benchmarks.workers.{'ours' if library == 'ours' else PEERS[library].worker}"
+    worker = "ours" if library == "ours" else PEERS[library].worker
+    return f"benchmarks.workers.{worker}"
 
 
 def python_for(library: str) -> str:
     """The interpreter that runs a library; makes the environment of a peer on first use."""
     if library == "ours":
         return sys.executable
-    peer = PEERS[library]
+    peer = {**PEERS, **METRIC_PEERS}[library]
     folder = cache_folder() / library
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     stamp = folder / "requirements.txt"

@@ -60,7 +60,8 @@ def run_lines(run: Record) -> list[str]:
     machine = run["machine"]
     memory = f", {machine['memory_gigabytes']} GB" if machine["memory_gigabytes"] else ""
     versions = "; ".join(
-        f"{LIBRARIES[library]}: " + ", ".join(f"{name} {number}" for name, number in found.items())
+        f"{LIBRARIES.get(library, library)}: "
+        + ", ".join(f"{name} {number}" for name, number in found.items())
         for library, found in run["versions"].items()
     )
     return [

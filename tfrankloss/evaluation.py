@@ -21,15 +21,15 @@ import numpy as np
 from keras import ops
 
 from tfrankloss import config
-from tfrankloss.core import lists
 from tfrankloss.core.backend import LIST_SIZES
+from tfrankloss.core.lists import Lists
 from tfrankloss.metrics import RankingMetric, RankingMetrics
-from tfrankloss.metrics.base import measure
+from tfrankloss.metrics.base import measure, orders_of
 from tfrankloss.options import check_fraction, check_integer
 
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "mrr", "map")
 # Lists of similar length are measured together, up to this many documents at once.
-BATCH_DOCUMENTS = 1 << 18
+BATCH_DOCUMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -164,20 +164,27 @@ def evaluate(
     rank = 2 if parts[0].subtopics else 1
     _check_arrays(labels, scores, query_ids, rank)
     labels, scores = labels.astype(np.float64), scores.astype(np.float64)
-    columns = [labels, scores, _checked_weights(weights, len(scores))]
+    given = _checked_weights(weights, len(scores))
     _check_numbers(labels, scores, query_ids)
 
     order, starts = _group(query_ids)
     sizes = np.diff(starts)
     values = np.empty((len(parts), len(sizes)))
-    with config.without_xla():  # every program would run a few times only
+    with config.without_xla():  # to compile programs that run a few times would take longer
         for queries, size in _batches(sizes):
             inside = np.arange(size)[None, :] < sizes[queries, None]
             rows = order[np.minimum(starts[queries, None] + np.arange(size), len(order) - 1)]
-            given = [None if x is None else ops.convert_to_tensor(x[rows]) for x in columns]
-            padding = ops.convert_to_tensor(inside)
-            received = lists.Received(given[0], given[1], padding, given[2], None)
-            for part, (value, counts) in enumerate(measure(parts, received)):
+            padding = ~inside if rank == 1 else ~inside[:, :, None]
+            batch = Lists(
+                scores=np.where(inside, scores[rows], 0.0),
+                labels=np.where(padding, 0.0, labels[rows]),
+                mask=inside,
+                weights=inside.astype(np.float64) if given is None else given[rows] * inside,
+            )
+            batch = Lists(*(ops.convert_to_tensor(x) for x in batch))
+            orders = orders_of(parts, batch)
+            results = measure(parts, batch, orders, given is not None)
+            for part, (value, counts) in enumerate(results):
                 counted = ops.convert_to_numpy(counts) > 0
                 values[part, queries] = np.where(counted, ops.convert_to_numpy(value), np.nan)
 
@@ -269,10 +276,10 @@ def _group(query_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _batches(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """Queries of similar length, and the length to which they are padded."""
-    padded = np.searchsorted(LIST_SIZES, sizes)
-    for number in np.unique(padded):
-        queries = np.flatnonzero(padded == number)
+    """Queries of similar length, and the length of the longest of them."""
+    similar = np.searchsorted(LIST_SIZES, sizes)
+    for number in np.unique(similar):
+        queries = np.flatnonzero(similar == number)
         size = int(sizes[queries].max())
         count = max(1, BATCH_DOCUMENTS // size)
         for start in range(0, len(queries), count):

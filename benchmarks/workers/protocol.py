@@ -41,7 +41,7 @@ MEGABYTE = 2.0**20
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 
 
-def _reply_stream() -> TextIO:
+def reply_stream() -> TextIO:
     """Keeps the true standard output for replies and sends all other prints to standard error."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -180,7 +180,7 @@ def serve(library: str, start: Callable[[], tuple[StepMaker, dict[str, str]]]) -
     ``start`` imports the library and gives the maker of steps and the versions in use; it is called
     here so that an import that fails is reported like any other error.
     """
-    replies = _reply_stream()
+    replies = reply_stream()
 
     def reply(message: dict[str, Any]) -> None:
         replies.write(json.dumps(message) + "\n")

@@ -60,10 +60,15 @@ def descending(keys: Array, mask: Array) -> Order:
 
 def ascending(keys: Array, mask: Array) -> Order:
     """The stable order of `keys` from low to high, padding last, by sorting."""
+    indices = ascending_indices(keys, mask)
+    return Order(indices, _inverse(indices))
+
+
+def ascending_indices(keys: Array, mask: Array) -> Array:
+    """The indices of `ascending` alone."""
     infinity = ops.full_like(keys, float("inf"))
     keys = ops.where(keys == 0, ops.zeros_like(keys), keys)  # XLA sorts -0.0 below 0.0
-    indices = ops.cast(ops.argsort(ops.where(mask, keys, infinity), axis=1), "int32")
-    return Order(indices, _inverse(indices))
+    return ops.cast(ops.argsort(ops.where(mask, keys, infinity), axis=1), "int32")
 
 
 def from_positions(positions: Array) -> Order:
@@ -115,14 +120,23 @@ def gains(labels: Array, mask: Array, gain: Gain = "exponential") -> Array:
     return ops.where(mask, values, ops.zeros_like(values))
 
 
-def scaled_gains(labels: Array, mask: Array, gain: Gain = "exponential") -> Array:
+def scaled_gains(
+    labels: Array, mask: Array, gain: Gain = "exponential", highest: Array | None = None
+) -> Array:
     """Gains divided by 2 to the highest label of the list, so that no label overflows.
 
     For whatever is divided by the maximal DCG afterwards the factor does not matter.
+
+    Args:
+        labels: `[batch, list]`.
+        mask: `[batch, list]`.
+        gain: see `gains`.
+        highest: `[batch, 1]`, the highest label, where `labels` are only some of the list.
     """
     if gain != "exponential":
         return gains(labels, mask, gain)
-    highest = ops.max(labels, axis=1, keepdims=True)
+    if highest is None:
+        highest = ops.max(labels, axis=1, keepdims=True)
     values = power_of_two(labels - highest) - power_of_two(-highest)
     return ops.where(mask, values, ops.zeros_like(values))
 

@@ -8,8 +8,8 @@ from keras import ops
 
 from tfrankloss.core import backend, lists
 from tfrankloss.core.backend import Array
-from tfrankloss.core.lists import Received
-from tfrankloss.core.ranked import TIES, Ranked
+from tfrankloss.core.lists import Lists, Received
+from tfrankloss.core.ranked import TIES, Ranked, best_first
 from tfrankloss.core.ranks import divide_no_nan
 from tfrankloss.options import (
     ShowsArguments,
@@ -66,15 +66,21 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
         name = function.__name__
         if name not in self._kernels:
             self._kernels[name] = backend.compiled(function)
-        values, weights = self._kernels[name](*received)
+        orders = orders_of(self._parts, lists.clean(received))
+        values, weights = self._kernels[name](*received, *orders.values())
         return ops.stop_gradient(values), ops.stop_gradient(weights)
 
-    def _sums(self, *received: Array | None) -> tuple[Array, Array]:
-        values, weights = self._per_list(*received)
+    def _sums(self, *arguments: Array | None) -> tuple[Array, Array]:
+        values, weights = self._per_list(*arguments)
         return ops.sum(values * weights, axis=-1), ops.sum(weights, axis=-1)
 
-    def _per_list(self, *received: Array | None) -> tuple[Array, Array]:
-        results = measure(self._parts, Received(*received))
+    def _per_list(self, *arguments: Array | None) -> tuple[Array, Array]:
+        received = Received(*arguments[: len(Received._fields)])
+        orders = dict(zip(_rules(self._parts), arguments[len(received) :], strict=True))
+        weighted = received.document_weights is not None
+        results = measure(
+            self._parts, lists.clean(received), orders, weighted, received.list_weights
+        )
         if self._parts == [self]:
             return results[0]
         values, weights = zip(*results, strict=True)
@@ -129,6 +135,7 @@ class RankingMetric(MeanOverLists):
 
     subtopics = False  # whether labels are [batch, list, subtopics]
     topn: int | None = None
+    ideal = False  # whether the metric compares with the ideal order of the gains
     _direction = "up"  # Keras reads it: what EarlyStopping takes for better
 
     def __init__(
@@ -174,25 +181,47 @@ class CutoffMetric(RankingMetric):
         super().__init__(**arguments)
 
 
-def measure(metrics: Sequence[RankingMetric], received: Received) -> list[tuple[Array, Array]]:
-    """Values and weights of each list, `[batch]`, for each metric; each list is sorted once."""
-    batch = lists.clean(received)
-    cutoffs = [metric.topn for metric in metrics]
+def _rules(metrics: Sequence[RankingMetric]) -> list[str]:
+    return sorted({metric.ties for metric in metrics})
+
+
+def orders_of(metrics: Sequence[RankingMetric], batch: Lists) -> dict[str, Array]:
+    """The order of the documents by each rule for ties that the metrics have."""
+    return {ties: best_first(batch, ties) for ties in _rules(metrics)}
+
+
+def measure(
+    metrics: Sequence[RankingMetric],
+    batch: Lists,
+    orders: dict[str, Array],
+    weighted: bool,
+    list_weights: Array | None = None,
+) -> list[tuple[Array, Array]]:
+    """Values and weights of each list, `[batch]`, for each metric; each list is sorted once.
+
+    Args:
+        metrics: the metrics.
+        batch: clean lists.
+        orders: see `orders_of`.
+        weighted: whether the documents have weights other than 1.
+        list_weights: `[batch]`, or None for 1.
+    """
+    cutoffs = [metric.topn for metric in metrics if metric.ideal]
     depth = max((topn for topn in cutoffs if topn), default=None) if all(cutoffs) else None
-    ranked: dict[str, Ranked] = {}
+    ranked = {
+        ties: Ranked(batch, indices, ties == "average", weighted, depth)
+        for ties, indices in orders.items()
+    }
+    real = ops.any(batch.mask, axis=1)
     results = []
     for metric in metrics:
-        if metric.ties not in ranked:
-            weighted = received.document_weights is not None
-            ranked[metric.ties] = Ranked(batch, metric.ties, weighted, depth)
         values, relevant = metric.measure(ranked[metric.ties])
-        real = ops.any(batch.mask, axis=1)
         relevant = ops.logical_and(relevant, real)
         instead = ops.full_like(values, 1.0 if metric.no_relevant == "one" else 0.0)
         counts = relevant if metric.no_relevant == "discard" else real
         weights = ops.cast(counts, values.dtype)
-        if received.list_weights is not None:
-            given = ops.cast(received.list_weights, values.dtype)
+        if list_weights is not None:
+            given = ops.cast(list_weights, values.dtype)
             weights = ops.where(counts, given, ops.zeros_like(given))
         results.append((ops.where(relevant, values, instead), weights))
     return results

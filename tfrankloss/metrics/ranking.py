@@ -37,6 +37,8 @@ class GainMetric(CutoffMetric):
         ties: see `RankingMetric`, as the other arguments.
     """
 
+    ideal = True
+
     def __init__(
         self,
         topn: int | None = None,
@@ -51,19 +53,13 @@ class GainMetric(CutoffMetric):
         self.discount = discount
 
     def _credit(self, ranked: Ranked) -> Array:
-        """`[r <= K] / D(r)` at each position."""
+        """`[r <= K] / D(r)` of each document."""
         return inverse_discounts(ranked.rank, self.discount, self.topn)
 
-    def _max_dcg(self, ranked: Ranked) -> Array:
-        """`[batch]`: the DCG of the ideal order, of gains in the scale of `ranked.gains`."""
-        ideal = ranked.ideal_gains(self.gain)
-        credit = inverse_discounts(ranks.rank_numbers(ideal), self.discount, self.topn)
-        return ops.sum(ideal * credit, axis=1)
-
-    def _sum_of_gains(self, ranked: Ranked, credit: Array) -> Measured:
+    def _cost(self, ranked: Ranked, credit: Array) -> Measured:
         """`sum_i G_i credit_i / maxDCG`."""
         total = ops.sum(ranked.gains(self.gain) * ranked.expected(credit), axis=1)
-        max_dcg = self._max_dcg(ranked)
+        max_dcg = ranked.max_dcg(self.gain, self.discount, self.topn)
         return Measured(divide_no_nan(total, max_dcg), max_dcg > 0)
 
 
@@ -103,7 +99,10 @@ class NDCG(GainMetric):
     """
 
     def measure(self, ranked: Ranked) -> Measured:
-        return self._sum_of_gains(ranked, self._credit(ranked))
+        first = ranked.first(self.topn)
+        dcg = ops.sum(first.gains(self.gain) * first.expected(self._credit(first)), axis=1)
+        max_dcg = ranked.max_dcg(self.gain, self.discount, self.topn)
+        return Measured(divide_no_nan(dcg, max_dcg), max_dcg > 0)
 
 
 @register
@@ -121,7 +120,7 @@ class NDCGCost(GainMetric):
     _direction = "down"
 
     def measure(self, ranked: Ranked) -> Measured:
-        return self._sum_of_gains(ranked, 1.0 - self._credit(ranked))
+        return self._cost(ranked, 1.0 - self._credit(ranked))
 
 
 @register
@@ -142,7 +141,7 @@ class LambdaRankMetric(GainMetric):
     def measure(self, ranked: Ranked) -> Measured:
         credit = self._credit(ranked)
         above = ops.cumsum(credit, axis=1) - credit
-        return self._sum_of_gains(ranked, above - (ranked.rank - 1.0) * credit)
+        return self._cost(ranked, above - (ranked.rank - 1.0) * credit)
 
 
 class BinaryMetric(CutoffMetric):
@@ -169,23 +168,28 @@ class BinaryMetric(CutoffMetric):
     def _relevant(self, ranked: Ranked) -> Array:
         """1 for a relevant document, 0 for others and in padding; as the labels."""
         if self.relevance_threshold is None:
-            return ops.cast(ranked.labels > 0, ranked.scores.dtype)  # labels of padding are 0
-        return ops.cast(ranked.labels >= self.relevance_threshold, ranked.scores.dtype)
+            return ops.cast(ranked.labels > 0, ranked.weights.dtype)  # labels of padding are 0
+        return ops.cast(ranked.labels >= self.relevance_threshold, ranked.weights.dtype)
 
-    def _first(self, ranked: Ranked, x: Array) -> Array:
-        """`x`, with 0 at the positions beyond the cutoff."""
+    def _any_relevant(self, ranked: Ranked) -> Array:
+        """`[batch]`: whether a list holds a relevant document."""
+        return ops.any(self._relevant(ranked) > 0, axis=1)
+
+    def _inside(self, ranked: Ranked, x: Array) -> Array:
+        """`x`, with 0 at the ranks beyond the cutoff."""
         return x if self.topn is None else ops.where(ranked.rank <= self.topn, x, 0.0 * x)
 
     def _found(self, ranked: Ranked) -> Array:
         """`[batch, list]` or `[batch, list, subtopics]`: relevant documents up to the cutoff."""
-        inside = ranked.expected(self._first(ranked, ops.ones_like(ranked.rank)))
-        found = self._relevant(ranked)
-        weights = ranked.weights * inside
+        first = ranked.first(self.topn)
+        inside = first.expected(self._inside(first, ops.ones_like(first.rank)))
+        found = self._relevant(first)
+        weights = first.weights * inside
         return found * (weights if len(found.shape) == 2 else weights[:, :, None])
 
     def _places(self, ranked: Ranked) -> Array:
         """`[batch]`: the cutoff, or the number of documents where there is none."""
-        documents = ops.sum(ops.cast(ranked.mask, ranked.scores.dtype), axis=1)
+        documents = ops.sum(ops.cast(ranked.mask, ranked.weights.dtype), axis=1)
         places = documents if self.topn is None else ops.full_like(documents, self.topn)
         return ops.maximum(places, 1.0)
 
@@ -201,9 +205,8 @@ class MRR(BinaryMetric):
     """
 
     def measure(self, ranked: Ranked) -> Measured:
-        relevant = self._relevant(ranked)
-        first = self._first(ranked, ranked.first_relevant(relevant))
-        return Measured(ops.sum(first / ranked.rank, axis=1), ops.any(relevant > 0, axis=1))
+        chance = self._inside(ranked, ranked.first_relevant(self._relevant(ranked)))
+        return Measured(ops.sum(chance / ranked.rank, axis=1), self._any_relevant(ranked))
 
 
 @register
@@ -217,9 +220,8 @@ class HitRate(BinaryMetric):
     """
 
     def measure(self, ranked: Ranked) -> Measured:
-        relevant = self._relevant(ranked)
-        first = self._first(ranked, ranked.first_relevant(relevant))
-        return Measured(ops.sum(first, axis=1), ops.any(relevant > 0, axis=1))
+        chance = self._inside(ranked, ranked.first_relevant(self._relevant(ranked)))
+        return Measured(ops.sum(chance, axis=1), self._any_relevant(ranked))
 
 
 @register
@@ -236,9 +238,10 @@ class MAP(BinaryMetric):
     """
 
     def measure(self, ranked: Ranked) -> Measured:
-        relevant = self._relevant(ranked)
-        precision = ops.sum(self._first(ranked, ranked.running_precision(relevant)), axis=1)
-        total = ops.sum(ranked.weights * relevant, axis=1)
+        first = ranked.first(self.topn)
+        precision = first.running_precision(self._relevant(first))
+        precision = ops.sum(self._inside(first, precision), axis=1)
+        total = ops.sum(ranked.weights * self._relevant(ranked), axis=1)
         return Measured(divide_no_nan(precision, total), total > 0)
 
 
@@ -254,8 +257,7 @@ class Precision(BinaryMetric):
 
     def measure(self, ranked: Ranked) -> Measured:
         found = ops.sum(self._found(ranked), axis=1)
-        relevant = ops.any(self._relevant(ranked) > 0, axis=1)
-        return Measured(found / self._places(ranked), relevant)
+        return Measured(found / self._places(ranked), self._any_relevant(ranked))
 
 
 @register
@@ -297,9 +299,9 @@ class RBP(BinaryMetric):
     def measure(self, ranked: Ranked) -> Measured:
         relevant = self._relevant(ranked)
         reached = ops.exp((ranked.rank - 1.0) * math.log(self.persistence))
-        credit = ranked.expected(self._first(ranked, reached))
+        credit = ranked.expected(self._inside(ranked, reached))
         values = (1.0 - self.persistence) * ops.sum(ranked.weights * relevant * credit, axis=1)
-        return Measured(values, ops.any(relevant > 0, axis=1))
+        return Measured(values, self._any_relevant(ranked))
 
 
 @register
