@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tfrankloss import metrics
+
 Array = npt.NDArray[Any]
 
 WIDTH = 8
@@ -125,3 +127,13 @@ def extreme(outputs: int) -> Batch:
         ],
         outputs,
     )
+
+
+def of_metric(name: str) -> Batch:
+    """The common batch with equal scores; for a metric of subtopics each label is three."""
+    batch = common(1)
+    scores = np.where(np.isfinite(batch.scores), np.round(batch.scores), batch.scores)
+    labels = batch.labels
+    if metrics.METRICS[name].subtopics:
+        labels = np.stack([np.where(labels >= 0, labels >= grade, -1) for grade in (1, 2, 3)], -1)
+    return Batch(labels.astype("float32"), scores.astype("float32"), batch.weights)

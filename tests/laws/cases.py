@@ -7,7 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from tfrankloss import losses
+from tfrankloss import losses, metrics
+from tfrankloss.core.ranked import TIES
 
 # Enough for the highest label of the laws, so that graded losses run through all of them, too.
 NUM_GRADES = 32
@@ -150,3 +151,10 @@ PROGRAMS = [
         "gumbel-loss=ndcg_loss2@3-samples=2",
     )
 ]
+
+
+def metric_under_all_rules(name: str) -> metrics.RankingMetrics:
+    """A metric with each of the rules for ties."""
+    return metrics.RankingMetrics(
+        [metrics.METRICS[name](ties=ties, name=ties) for ties in TIES], name=name
+    )

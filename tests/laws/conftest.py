@@ -33,17 +33,12 @@ def with_xla(without_xla: None) -> None:
     tfrankloss.config.enable_xla()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def jax_process(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
-    """All cases on JAX, in a process that runs beside the other laws from the first one on.
+@pytest.fixture(scope="module")
+def jax_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """All cases on JAX, in a process that runs beside the tests of the module.
 
     Keras has one backend per process.
     """
-    if not any("jax_results" in getattr(x, "fixturenames", ()) for x in request.session.items):
-        yield None
-        return
     target = tmp_path_factory.mktemp("jax") / "results.npz"
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.laws.jax_worker", str(target)],
@@ -65,7 +60,7 @@ def jax_process(
     process.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def jax_results(jax_process: Any) -> dict[str, Any]:
     """Arrays by name, as `jax_worker` wrote them."""
     process, target = jax_process

@@ -16,7 +16,8 @@ def main(target: str) -> None:
     import numpy as np
 
     from tests.laws import batches
-    from tests.laws.cases import CASES, PROGRAMS
+    from tests.laws.cases import CASES, PROGRAMS, metric_under_all_rules
+    from tfrankloss.metrics import METRICS
 
     results: dict[str, Any] = {}
     for case in CASES:
@@ -42,14 +43,28 @@ def main(target: str) -> None:
                 results[f"{case.identifier}/{way}/gradient"] = np.asarray(gradient)
             except Exception:
                 results[f"{case.identifier}/{way}/error"] = np.array(traceback.format_exc())
+        results[f"{case.identifier}/export"] = np.array(lowering_error(compiled, batch))
+    for name in METRICS:
+        metric, batch = metric_under_all_rules(name), batches.of_metric(name)
+        compiled = jax.jit(lambda *arguments, metric=metric: metric.per_list(*arguments)[0])
         try:
-            shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in batch]
-            exported = jax.export.export(compiled, platforms=PLATFORMS)(*shapes)
-            message = "" if exported.platforms == PLATFORMS else str(exported.platforms)
+            results[f"{name}/values"] = np.asarray(compiled(*batch))
         except Exception:
-            message = traceback.format_exc()
-        results[f"{case.identifier}/export"] = np.array(message)
+            results[f"{name}/error"] = np.array(traceback.format_exc())
+        results[f"{name}/export"] = np.array(lowering_error(compiled, batch))
     np.savez(target, **results)
+
+
+def lowering_error(compiled: Any, batch: Any) -> str:
+    """Why a program does not lower for all platforms; nothing if it does."""
+    import jax
+
+    try:
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in batch]
+        exported = jax.export.export(compiled, platforms=PLATFORMS)(*shapes)
+    except Exception:
+        return traceback.format_exc()
+    return "" if exported.platforms == PLATFORMS else str(exported.platforms)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,13 @@ import tensorflow as tf
 
 from tests.laws import batches
 from tests.laws.batches import Batch
-from tests.laws.cases import CASES, FIRST_CASES, PROGRAMS, Case
+from tests.laws.cases import CASES, FIRST_CASES, PROGRAMS, Case, metric_under_all_rules
 from tests.laws.jax_worker import PLATFORMS
 from tests.laws.running import Result, as_numpy, assert_same, run, traced, value_and_gradient
+from tfrankloss.metrics import METRICS
+
+# Runs beside the other tests of this file, from the first one on.
+pytestmark = pytest.mark.usefixtures("jax_process")
 
 # XLA has exponentials and sums of its own.
 XLA_TOLERANCE = 1e-4
@@ -80,11 +84,7 @@ def test_compiled_function_of_static_shapes(case: Case, request: pytest.FixtureR
     "case",
     [
         *PROGRAMS,
-        *(
-            c
-            for c in FIRST_CASES
-            if c.name in ("pairwise_hinge", "ndcg_loss2_plus_plus", "unique_softmax")
-        ),
+        *(case for case in FIRST_CASES if case.name in OTHER_PATHS),
     ],
 )
 def test_compiled_function_of_dynamic_shapes(case: Case, request: pytest.FixtureRequest) -> None:
@@ -177,4 +177,13 @@ def test_jax(case: Case, jax_results: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_lowers_for_all_platforms(case: Case, jax_results: dict[str, np.ndarray]) -> None:
     message = str(jax_results[f"{case.identifier}/export"])
+    assert not message, f"Does not lower for {PLATFORMS}: {message}"
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_on_jax(name: str, jax_results: dict[str, np.ndarray]) -> None:
+    assert f"{name}/error" not in jax_results, str(jax_results[f"{name}/error"])
+    expected, _ = metric_under_all_rules(name).per_list(*batches.of_metric(name))
+    np.testing.assert_allclose(jax_results[f"{name}/values"], expected, rtol=1e-5, atol=1e-6)
+    message = str(jax_results[f"{name}/export"])
     assert not message, f"Does not lower for {PLATFORMS}: {message}"

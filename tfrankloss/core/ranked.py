@@ -32,12 +32,12 @@ def best_first(lists: Lists, ties: str) -> Array:
             (`"best"`).
     """
     if ties not in ("worst", "best"):
-        return ranks.ascending_indices(-lists.scores, lists.mask)
+        return ranks.descending_indices(lists.scores, lists.mask)
     labels = lists.labels if len(lists.labels.shape) == 2 else ops.sum(lists.labels, axis=2)
     worth = lists.weights * labels
-    by_worth = ranks.ascending_indices(worth if ties == "worst" else -worth, lists.mask)
+    by_worth = ranks.descending_indices(worth if ties == "best" else -worth, lists.mask)
     scores, mask = take(lists.scores, by_worth), take(lists.mask, by_worth)
-    return take(by_worth, ranks.ascending_indices(-scores, mask))
+    return take(by_worth, ranks.descending_indices(scores, mask))
 
 
 class Ranked:
