@@ -165,7 +165,7 @@ def batch_table(records: dict[str, Any]) -> list[str]:
 
 
 def set_table(records: dict[str, Any]) -> list[str]:
-    """Milliseconds of one evaluation, and the ratio to the fastest peer."""
+    """Milliseconds of one evaluation, and the ratio of pytrec_eval, from arrays, to ours."""
     names = ["ours", *SET_PEERS]
     rows = []
     for title, found in records.items():

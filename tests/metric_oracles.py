@@ -216,10 +216,10 @@ ORACLES: dict[str, Callable[..., Result]] = {
 }
 
 
-def orders(scores: Any, labels: Any, weights: Any, ties: str) -> Iterator[list[int]]:
+def orders(scores: Any, labels: Any, ties: str) -> Iterator[list[int]]:
     """The orders that a rule for ties allows, all equally likely."""
     indices = range(len(scores))
-    total = [weight * float(np.sum(y)) for y, weight in zip(labels, weights)]
+    total = [float(np.sum(y)) for y in labels]
     if ties == "position":
         yield sorted(indices, key=lambda i: -scores[i])
     elif ties == "worst":
@@ -237,10 +237,8 @@ def orders(scores: Any, labels: Any, weights: Any, ties: str) -> Iterator[list[i
 
 def measure(name: str, labels: Any, scores: Any, weights: Any, ties: str, **options: Any) -> Result:
     """The metric of one list of documents in any order."""
-    # Tied pairs are all wrong or all right at the worst or the best, whatever they weigh.
-    worth = np.ones(len(scores)) if name == "ordered_pair_accuracy" else weights
     results = [
         ORACLES[name]([labels[i] for i in order], [weights[i] for i in order], **options)
-        for order in orders(list(scores), labels, worth, ties)
+        for order in orders(list(scores), labels, ties)
     ]
     return float(np.mean([value for value, _ in results])), results[0][1]

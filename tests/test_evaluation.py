@@ -182,12 +182,60 @@ def test_comparison() -> None:
     assert comparison.p_value == pytest.approx(stats.ttest_rel(a, b).pvalue)
     assert (comparison.wins, comparison.losses) == ((a > b).sum(), (a < b).sum())
     assert comparison.wins + comparison.losses + comparison.ties == len(a)
+    half = 1.96 * (a - b).std() / math.sqrt(len(a))
+    assert comparison.interval == pytest.approx(
+        ((a - b).mean() - half, (a - b).mean() + half), abs=0.15 * half
+    )
+    assert "wins" in str(comparison) and "p = " in str(comparison)
     # The queries of the other one may stand in another order.
     order = np.argsort(-ids, kind="stable")
     turned = evaluate(labels[order], other[order], ids[order], ["ndcg@10"])
-    assert ours.compare(turned)["ndcg@10"] == pytest.approx(comparison)
+    again = ours.compare(turned)["ndcg@10"]
+    assert (again.wins, again.losses) == (comparison.wins, comparison.losses)
+    assert again.p_value == pytest.approx(comparison.p_value)
     same = ours.compare(ours)["ndcg@10"]
     assert (same.p_value, same.ties) == (1.0, len(a))
+
+
+def test_only_the_same_metrics_are_compared() -> None:
+    labels, scores, ids = make_data(10)
+    plain, averaged = (
+        evaluate(labels, scores, ids, [metrics.NDCG(5, ties=ties)])
+        for ties in ("position", "average")
+    )
+    with pytest.raises(ValueError, match="ndcg@5.*ties.*position.*average"):
+        plain.compare(averaged)
+    with pytest.raises(ValueError, match="share no metric"):
+        plain.compare(evaluate(labels, scores, ids, ["mrr"]))
+    with pytest.raises(ValueError, match="same queries"):
+        plain.compare(evaluate(labels, scores, ids + 1, ["ndcg@5"]))
+
+
+def test_rounding_is_a_tie() -> None:
+    labels, scores, ids = make_data(50, ties=True)
+    metric = metrics.NDCG(10, ties="average")
+    order = np.random.default_rng(0).permutation(len(ids))
+    shuffled = evaluate(labels[order], scores[order], ids[order], [metric])
+    same = evaluate(labels, scores, ids, [metric]).compare(shuffled)["ndcg@10"]
+    assert (same.wins, same.losses, same.p_value, same.interval) == (0, 0, 1.0, (0.0, 0.0))
+
+
+def test_less_may_be_better() -> None:
+    labels, ids = [0, 1, 0, 0, 1], [1, 1, 1, 2, 2]
+    better = evaluate(labels, [0.5, 0.4, 0.3, 0.2, 0.9], ids, ["arp"])
+    worse = evaluate(labels, [0.9, 0.1, 0.3, 0.2, 0.9], ids, ["arp"])
+    comparison = better.compare(worse)["arp"]
+    assert (comparison.wins, comparison.losses, comparison.ties) == (1, 0, 1)
+    assert comparison.difference < 0
+
+
+def test_ids_of_any_kind() -> None:
+    labels, scores = [1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4]
+    result = evaluate(labels, scores, np.array([1, "a", 1, "a"], dtype=object), ["mrr"])
+    assert result.query_ids.tolist() == [1, "a"]
+    assert result.means["mrr"] == pytest.approx((0.5 + 1) / 2)
+    same = evaluate(labels, scores, np.array([b"1", b"a", b"1", b"a"]), ["mrr"])
+    assert same.means == result.means
 
 
 def test_pandas_and_text() -> None:
@@ -210,17 +258,20 @@ def test_no_query_counts() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (([1, 0], [0.1], [1, 1]), ["same length", "(2,)", "(1,)"]),
+        (([1, 0], [0.1], [1, 1]), ["scores and query_ids", "same length", "(2,)", "(1,)"]),
+        (([1, 0], [0.1, 0.2], [1, None]), ["query_ids[1]=None"]),
+        (([1, 0], [0.1, np.nan], np.array(["a", 7], object)), ["scores[1]=nan", "query 7"]),
         (([1, 0], [0.1, np.nan], [1, 7]), ["scores[1]=nan", "query 7", "NaN"]),
-        (([1, -1], [0.1, 0.2], ["a", "b"]), ["labels[1]=-1", "query 'b'", "at least 0"]),
+        (([1, -1], [0.1, 0.2], ["a", "b"]), ["labels[1]=-1,", "query 'b'", "at least 0"]),
         (([1, np.nan], [0.1, 0.2], [1, 1]), ["labels[1]=nan"]),
         (([1, 0], [[0.1], [0.2]], [1, 1]), ["(2, 1)", "scores[:, 0]"]),
+        (([[1, 0], [1, -1]], [[0.1, 0.2]] * 2, [1, 2]), ["(2, 2)", "real = labels >= 0"]),
         (([], [], []), ["no documents"]),
         ((["a", "b"], [0.1, 0.2], [1, 1]), ["labels must be numbers"]),
         (([1, 0], [0.1, 0.2], [1, 1], ["ndcg", "unknown"]), ["Unknown metric: 'unknown'"]),
         (([1, 0], [0.1, 0.2], [1, 1], ["ndcg@0"]), ["ndcg@0"]),
-        (([1, 0], [0.1, 0.2], [1, 1], ["mrr"], [1.0]), ["weights", "(2,)", "(1,)"]),
-        (([1, 0], [0.1, 0.2], [1, 1], ["mrr"], [1.0, -1.0]), ["weights[1]=-1.0"]),
+        (([1, 0], [0.1, 0.2], [1, 1], ["mrr"], [1.0]), ["weights and query_ids", "(2,)", "(1,)"]),
+        (([1, 0], [0.1, 0.2], [1, 1], ["mrr"], [1.0, -1.0]), ["weights[1]=-1,"]),
         (([1, 0], [0.1, 0.2], [1, 1], ["alpha_ndcg"]), ["[documents, subtopics]"]),
     ],
 )
@@ -248,6 +299,8 @@ def test_wrong_input_of_files(tmp_path: Path) -> None:
             call()
         for word in words:
             assert word in str(error.value)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        tfrankloss.to_trec_run(tmp_path / "nowhere" / "file", [0.1], ["a"])
     assert path.read_text() == "kept"
     assert list(tmp_path.iterdir()) == [path]
 

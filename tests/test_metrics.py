@@ -1,6 +1,8 @@
 """Every metric against its definition, under every rule for ties, and against other libraries."""
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import keras
@@ -82,8 +84,11 @@ def expected_values(
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_equals_the_definition(name: str, options: dict[str, Any], ties: str) -> None:
     lists = make_lists(name)
+    if ties in ("worst", "best"):  # not defined with weights of documents
+        lists = *lists[:2], np.ones_like(lists[2])
     expected, relevant = expected_values(name, lists, ties, **options)
     metric = metrics.METRICS[name](ties=ties, **options)
+    lists = lists[:2] if ties in ("worst", "best") else lists
     values, counts = metric.per_list(*(tf.constant(x) for x in lists))
     np.testing.assert_array_equal(counts, relevant)
     np.testing.assert_allclose(values[relevant], expected[relevant], rtol=1e-12, atol=1e-14)
@@ -131,7 +136,8 @@ def test_padding_and_order_of_documents(name: str, options: dict[str, Any], ties
     """Wider padding, garbage in it and, without ties, another order of the documents."""
     labels, scores, weights = make_lists(name, ties=ties != "position")
     metric = metrics.METRICS[name](ties=ties, **options)
-    expected, counts = metric.per_list(labels, scores, weights)
+    weighted = ties not in ("worst", "best")
+    expected, counts = metric.per_list(labels, scores, weights if weighted else None)
 
     generator = np.random.default_rng(1)
     width = 9
@@ -144,7 +150,9 @@ def test_padding_and_order_of_documents(name: str, options: dict[str, Any], ties
 
     real = labels if labels.ndim == 2 else labels.max(axis=2)
     garbage = np.where(real >= 0, scores, np.nan)
-    values, again = metric.per_list(wider(labels, -1), wider(garbage, np.inf), wider(weights, 7))
+    values, again = metric.per_list(
+        wider(labels, -1), wider(garbage, np.inf), wider(weights, 7) if weighted else None
+    )
     np.testing.assert_array_equal(again, counts)
     np.testing.assert_allclose(values, expected, rtol=1e-12)
 
@@ -200,7 +208,10 @@ def test_100000_documents(ties: str) -> None:
     labels = generator.integers(0, 5, (1, 100_000)).astype("float32")
     scores = generator.integers(0, 1000, (1, 100_000)).astype("float32")
     together = metrics.RankingMetrics(
-        [metrics.get(name, ties=ties) for name in ("ndcg", "mrr", "map", "arp", "precision", "rbp")]
+        [
+            metrics.get(name, ties=ties)
+            for name in ("ndcg", "mrr", "map", "arp", "precision", "rbp", "err")
+        ]
     )
     together.update_state(labels, scores)
     results = {name: float(value) for name, value in together.result().items()}
@@ -265,7 +276,7 @@ def test_ragged_masks_and_graphs(name: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("name", "options"), FIRST_CASES)
 def test_xla(name: str, options: dict[str, Any]) -> None:
     """All rules for ties in one program."""
-    lists = [x.astype("float32") for x in make_lists(name)]
+    lists = [x.astype("float32") for x in make_lists(name)[:2]]
     parts = [metrics.METRICS[name](ties=ties, name=ties, **options) for ties in TIES]
     expected, _ = metrics.RankingMetrics(parts).per_list(*lists)
     config.enable_xla()
@@ -288,6 +299,88 @@ def test_round_trip(name: str, options: dict[str, Any]) -> None:
         "ties": "average",
         "no_relevant": "zero",
     }
+    for copied in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+        assert copied.get_config() == metric.get_config()
+
+
+def test_a_model_may_hold_metrics(tmp_path: Any) -> None:
+    model = Watched()
+    model(np.ones((1, 2, 3)))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(np.ones((1, 2, 3))), model(np.ones((1, 2, 3))))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Watched(keras.Model):
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.dense = keras.layers.Dense(1)
+        self.single = metrics.NDCG(3)
+        self.many = metrics.RankingMetrics(["mrr", "arp"])
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+
+@pytest.mark.parametrize("xla", (False, True))
+def test_scores_that_are_not_finite(xla: bool) -> None:
+    """Infinite scores are the highest and the lowest; one that is no number spoils its list."""
+    if xla:
+        config.enable_xla()
+    try:
+        metric = metrics.MRR()
+        metric.update_state([[-1.0, 1.0, 0.0]], [[0.0, -np.inf, 1.0]])
+        assert float(metric.result()) == 0.5
+        metric.reset_state()
+        metric.update_state([[-1.0, 1.0, 0.0]], [[np.nan, np.inf, 1.0]])
+        assert float(metric.result()) == 1.0
+        metric.update_state([[1.0, 0.0, 0.0]], [[np.nan, 1.0, 1.0]])
+        assert np.isnan(float(metric.result()))
+    finally:
+        config.disable_xla()
+
+
+def test_an_option_of_a_part_may_change() -> None:
+    part = metrics.NDCG(3, name="x")
+    together, data = (
+        metrics.RankingMetrics([part]),
+        ([[1.0, 0.0, 2.0, 0.0]], [[1.0, 2.0, 3.0, 3.0]]),
+    )
+    together.update_state(*data)
+    part.ties, part.topn = "average", 1
+    together.reset_state()
+    together.update_state(*data)
+    assert float(together.result()["x"]) == pytest.approx(0.5)
+
+
+def test_a_metric_of_ones_own_among_others() -> None:
+    class Mine(metrics.CutoffMetric):
+        def measure(self, ranked: metrics.Ranked) -> metrics.Measured:
+            ideal = ranked.max_dcg("exponential", "log2", None)
+            dcg = tf.reduce_sum(ranked.gains("exponential") / tf.math.log(1 + ranked.rank), axis=1)
+            return metrics.Measured(dcg * math.log(2) / ideal, ideal > 0)
+
+    together = metrics.RankingMetrics([Mine(), "ndcg@1", "ndcg"])
+    together.update_state([[1.0, 0.0, 2.0, 1.0, 2.0]], [[1.0, 2.0, 3.0, 3.0, 0.0]])
+    results = together.result()
+    assert float(results["mine"]) == pytest.approx(float(results["ndcg"]), rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "options"), FIRST_CASES)
+def test_documents_without_weight_are_not_relevant(name: str, options: dict[str, Any]) -> None:
+    labels = np.array([[1.0, 0.0]])
+    if metrics.METRICS[name].subtopics:
+        labels = labels[:, :, None]
+    _, counts = metrics.METRICS[name](**options).per_list(labels, [[1.0, 0.0]], [[0.0, 0.0]])
+    assert float(counts[0]) == 0
+
+
+@pytest.mark.parametrize("shape", ((0, 3), (2, 0)))
+def test_empty_batches(shape: tuple[int, int]) -> None:
+    metric = metrics.RankingMetrics(["ndcg@3", "ndcg", "mrr", "map", "err", "arp", "rbp"])
+    metric.update_state(np.zeros(shape), np.zeros(shape))
+    assert all(float(value) == 0 for value in metric.result().values())
 
 
 # --------------------------------------------------------------------------------- together
@@ -378,6 +471,11 @@ def test_alpha_ndcg_of_a_worked_example() -> None:
         (
             lambda: metrics.NDCG().update_state([[1.0, 0.0]], [[0.1, 0.2, 0.3]]),
             ["y_pred", "(1, 3)", "(1, 2)"],
+        ),
+        (lambda: metrics.ARP(normalize="no"), ["normalize", "no"]),
+        (
+            lambda: metrics.MRR(ties="best").update_state([[1, 0]], [[0.1, 1]], [[2.0, 1]]),
+            ["ties='best'", "mrr", "weights"],
         ),
         (
             lambda: metrics.AlphaNDCG().update_state([[1.0, 0.0]], [[0.1, 0.2]]),

@@ -30,20 +30,40 @@ from tfrankloss.options import check_fraction, check_integer
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "mrr", "map")
 # Lists of similar length are measured together, up to this many documents at once.
 BATCH_DOCUMENTS = 1 << 20
+# Values of a query that are closer than this are the same.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changes from one ranking to another, for one metric."""
+    """What changes from a baseline to another ranking, for one metric.
 
-    difference: float  # mean over the queries
-    p_value: float  # of the paired t-test, two-sided
-    wins: int  # queries that got better
+    Attributes:
+        difference: mean of this ranking minus that of the baseline, over the queries that count in
+            both.
+        interval: where the difference lies with 95 %, by bootstrap over the queries.
+        p_value: of the paired t-test, two-sided.
+        wins: queries that got better.
+        losses: queries that got worse.
+        ties: queries that stayed the same (up to rounding).
+    """
+
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    wins: int
     losses: int
     ties: int
 
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"{self.difference:+.4f} [{low:+.4f}, {high:+.4f}], p = {self.p_value:.3g}, "
+            f"{self.wins} wins, {self.losses} losses, {self.ties} ties"
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Evaluation:
     """Metrics of a test set.
 
@@ -51,11 +71,13 @@ class Evaluation:
         means: the mean over the queries that count, by name of the metric; NaN if none does.
         per_query: the value of each query, `[queries]`, by name; NaN where a query does not count.
         query_ids: the queries, in the order in which they were first seen.
+        metrics: the metrics by name, with their options.
     """
 
     means: dict[str, float]
     per_query: dict[str, np.ndarray] = field(repr=False)
     query_ids: np.ndarray = field(repr=False)
+    metrics: dict[str, RankingMetric] = field(repr=False)
 
     def confidence_intervals(
         self, level: float = 0.95, samples: int = 1000, seed: int = 0
@@ -69,26 +91,15 @@ class Evaluation:
         """
         check_fraction("level", level)
         check_integer("samples", samples, minimum=1)
-        intervals = {}
-        for name, values in self.per_query.items():
-            values = values[~np.isnan(values)]
-            if not len(values):
-                intervals[name] = (np.nan, np.nan)
-                continue
-            # The draws are those of this metric alone: they do not depend on the other metrics.
-            random = np.random.default_rng(seed)
-            means = [
-                values[random.integers(len(values), size=len(values))].mean()
-                for _ in range(samples)
-            ]
-            low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-            intervals[name] = (float(low), float(high))
-        return intervals
+        return {
+            name: _bootstrap(values[~np.isnan(values)], level, samples, seed)
+            for name, values in self.per_query.items()
+        }
 
     def compare(self, other: "Evaluation") -> dict[str, Comparison]:
         """This ranking against `other` (the baseline) on the same queries, by name of the metric.
 
-        Needs SciPy for the paired t-test.
+        Metrics that only one of them has are left out. Needs SciPy for the paired t-test.
         """
         stats = _needs("scipy.stats", "evaluate")
         shared = [name for name in self.per_query if name in other.per_query]
@@ -97,6 +108,15 @@ class Evaluation:
                 f"The evaluations share no metric. Received: {list(self.per_query)} and "
                 f"{list(other.per_query)}"
             )
+        for name in shared:
+            mine, others = (x.metrics[name].get_config() for x in (self, other))
+            if mine != others:
+                changed = {key: (mine.get(key), others.get(key)) for key in mine}
+                changed = {key: pair for key, pair in changed.items() if pair[0] != pair[1]}
+                raise ValueError(
+                    f"The options of the metric {name!r} differ, so that its values cannot be "
+                    f"compared. Received: {changed}"
+                )
         places = {query: place for place, query in enumerate(other.query_ids.tolist())}
         missing = [query for query in self.query_ids.tolist() if query not in places]
         if missing or len(places) != len(self.query_ids):
@@ -110,15 +130,18 @@ class Evaluation:
         for name in shared:
             difference = self.per_query[name] - other.per_query[name][order]
             difference = difference[~np.isnan(difference)]
+            difference[np.abs(difference) < ROUNDING] = 0.0
+            better = -difference if self.metrics[name]._direction == "down" else difference
             varied = len(difference) > 1 and np.ptp(difference) > 0
             p_value = stats.ttest_1samp(difference, 0.0).pvalue if varied else np.nan
             if len(difference) and not difference.any():
                 p_value = 1.0
             comparisons[name] = Comparison(
                 difference=float(difference.mean()) if len(difference) else np.nan,
+                interval=_bootstrap(difference, 0.95, 1000, seed=0),
                 p_value=float(p_value),
-                wins=int((difference > 0).sum()),
-                losses=int((difference < 0).sum()),
+                wins=int((better > 0).sum()),
+                losses=int((better < 0).sum()),
                 ties=int((difference == 0).sum()),
             )
         return comparisons
@@ -146,6 +169,8 @@ def evaluate(
 ) -> Evaluation:
     """Ranks the documents of each query by their scores and measures the rankings, in float64.
 
+    (On JAX in float32, unless its 64-bit types are enabled.)
+
     Args:
         labels: `[documents]`, at least 0; or `[documents, subtopics]` for metrics of subtopics.
         scores: `[documents]`.
@@ -160,12 +185,11 @@ def evaluate(
     {'mrr': 0.5}
     """
     parts = RankingMetrics(metrics).metrics
-    labels, scores, query_ids = np.asarray(labels), np.asarray(scores), np.asarray(query_ids)
     rank = 2 if parts[0].subtopics else 1
-    _check_arrays(labels, scores, query_ids, rank)
-    labels, scores = labels.astype(np.float64), scores.astype(np.float64)
-    given = _checked_weights(weights, len(scores))
-    _check_numbers(labels, scores, query_ids)
+    query_ids = _checked_ids("query_ids", query_ids)
+    labels = _checked_numbers("labels", labels, query_ids, rank)
+    scores = _checked_numbers("scores", scores, query_ids)
+    given = None if weights is None else _checked_numbers("weights", weights, query_ids)
 
     order, starts = _group(query_ids)
     sizes = np.diff(starts)
@@ -182,8 +206,8 @@ def evaluate(
                 weights=inside.astype(np.float64) if given is None else given[rows] * inside,
             )
             batch = Lists(*(ops.convert_to_tensor(x) for x in batch))
-            orders = orders_of(parts, batch)
-            results = measure(parts, batch, orders, given is not None)
+            weighted = given is not None
+            results = measure(parts, batch, orders_of(parts, batch, weighted), weighted)
             for part, (value, counts) in enumerate(results):
                 counted = ops.convert_to_numpy(counts) > 0
                 values[part, queries] = np.where(counted, ops.convert_to_numpy(value), np.nan)
@@ -194,7 +218,8 @@ def evaluate(
         name: float(np.nanmean(x)) if np.isfinite(x).any() else float("nan")
         for name, x in per_query.items()
     }
-    return Evaluation(means, per_query, query_ids[order[starts[:-1]]])
+    by_name = dict(zip(names, parts, strict=True))
+    return Evaluation(means, per_query, query_ids[order[starts[:-1]]], by_name)
 
 
 def to_trec_run(
@@ -213,12 +238,12 @@ def to_trec_run(
         path: the file. It appears when it is complete.
         scores: `[documents]`.
         query_ids: `[documents]`.
-        document_ids: `[documents]`; by default the number of each row.
+        document_ids: `[documents]`; by default the number of each row, so that the rows of the
+            labels must be in the same order.
         tag: name of the run.
     """
-    scores, query_ids = np.asarray(scores), np.asarray(query_ids)
-    _check_arrays(scores, scores, query_ids, 1)
-    _check_numbers(None, scores, query_ids)
+    query_ids = _checked_ids("query_ids", query_ids)
+    scores = _checked_numbers("scores", scores, query_ids)
     documents = _document_names(document_ids, query_ids)
     queries = _words("query_ids", query_ids)
     _words("tag", np.asarray([tag]))
@@ -227,7 +252,7 @@ def to_trec_run(
     def lines() -> Iterator[str]:
         for start, end in zip(starts[:-1], starts[1:], strict=True):
             rows = order[start:end]
-            rows = rows[np.argsort(-scores[rows].astype(np.float64), kind="stable")]
+            rows = rows[np.argsort(-scores[rows], kind="stable")]
             for rank, row in enumerate(rows, start=1):
                 score = float(scores[row])
                 yield f"{queries[row]} Q0 {documents[row]} {rank} {score!r} {tag}\n"
@@ -246,14 +271,13 @@ def to_trec_qrels(
         query_ids: `[documents]`.
         document_ids: `[documents]`; by default the number of each row.
     """
-    labels, query_ids = np.asarray(labels), np.asarray(query_ids)
-    _check_arrays(labels, labels, query_ids, 1)
-    _check_numbers(labels, labels, query_ids)
+    query_ids = _checked_ids("query_ids", query_ids)
+    labels = _checked_numbers("labels", labels, query_ids)
     broken = np.flatnonzero(labels != np.floor(labels))
     if len(broken):
         raise ValueError(
             "trec_eval takes whole numbers as labels. "
-            f"Received: labels[{broken[0]}]={labels[broken[0]]!r}"
+            f"Received: labels[{broken[0]}]={labels[broken[0]].item()!r}"
         )
     documents = _document_names(document_ids, query_ids)
     queries = _words("query_ids", query_ids)
@@ -261,16 +285,25 @@ def to_trec_qrels(
     _write(path, (f"{queries[row]} 0 {documents[row]} {int(labels[row])}\n" for row in rows))
 
 
+def _bootstrap(values: np.ndarray, level: float, samples: int, seed: int) -> tuple[float, float]:
+    """The interval of the mean of values that are drawn with replacement."""
+    if not len(values):
+        return float("nan"), float("nan")
+    random = np.random.default_rng(seed)
+    means = [values[random.integers(len(values), size=len(values))].mean() for _ in range(samples)]
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
 def _group(query_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows query by query, in the order in which queries are first seen, and where each starts."""
     changes = np.flatnonzero(query_ids[1:] != query_ids[:-1]) + 1
     starts = np.concatenate([[0], changes, [len(query_ids)]])
-    runs = query_ids[starts[:-1]]
-    names, first, inverse = np.unique(runs, return_index=True, return_inverse=True)
-    if len(names) == len(runs):
+    numbers: dict[Any, int] = {}  # a dictionary needs no order among ids of different types
+    run_numbers = [numbers.setdefault(run, len(numbers)) for run in query_ids[starts[:-1]].tolist()]
+    if len(numbers) == len(run_numbers):
         return np.arange(len(query_ids)), starts
-    seen = np.argsort(np.argsort(first))  # the place of each name in the order of appearance
-    number = np.repeat(seen[inverse.ravel()], np.diff(starts))
+    number = np.repeat(run_numbers, np.diff(starts))
     order = np.argsort(number, kind="stable")
     return order, np.concatenate([[0], np.cumsum(np.bincount(number))])
 
@@ -286,63 +319,55 @@ def _batches(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
             yield queries[start : start + count], size
 
 
-def _check_arrays(labels: np.ndarray, scores: np.ndarray, query_ids: np.ndarray, rank: int) -> None:
-    if scores.ndim == 2 and scores.shape[1] == 1:
-        raise ValueError(
-            f"scores must be one number per document. Received: shape {scores.shape}; "
-            "flatten it with scores[:, 0]"
-        )
-    expected = {1: "[documents]", 2: "[documents, subtopics]"}[rank]
-    shapes = f"labels {labels.shape}, scores {scores.shape}, query_ids {query_ids.shape}"
-    if labels.ndim != rank or scores.ndim != 1 or query_ids.ndim != 1:
-        raise ValueError(
-            f"labels must have the shape {expected}, scores and query_ids [documents]. "
-            f"Received: {shapes}"
-        )
-    if not len(labels) == len(scores) == len(query_ids):
-        raise ValueError(
-            f"labels, scores and query_ids must have the same length. Received: {shapes}"
-        )
-    if not len(scores):
+def _checked_ids(name: str, ids: Any) -> np.ndarray:
+    array = np.asarray(ids)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have the shape [documents]. Received: shape {array.shape}")
+    if not len(array):
         raise ValueError("There are no documents. Received: empty arrays")
-    for name, x in (("labels", labels), ("scores", scores)):
-        if x.dtype.kind not in "fiub":
-            raise ValueError(f"{name} must be numbers. Received: an array of {x.dtype}")
+    missing = [row for row, value in enumerate(array.tolist()) if value is None or value != value]
+    if missing:
+        raise ValueError(
+            f"{name} must not be missing. Received: {name}[{missing[0]}]="
+            f"{array.tolist()[missing[0]]!r} ({len(missing)} such entries in all)"
+        )
+    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 
-def _check_numbers(labels: np.ndarray | None, scores: np.ndarray, query_ids: np.ndarray) -> None:
-    if labels is not None:
-        wrong = ~((labels >= 0) & (labels < np.inf))
-        _check_none("labels must be finite and at least 0", "labels", labels, wrong, query_ids)
-    _check_none("scores must not be NaN", "scores", scores, np.isnan(scores), query_ids)
-
-
-def _check_none(
-    rule: str, name: str, x: np.ndarray, wrong: np.ndarray, query_ids: np.ndarray
-) -> None:
+def _checked_numbers(name: str, x: Any, query_ids: np.ndarray, rank: int = 1) -> np.ndarray:
+    """`x` in float64: scores that are numbers, others that are finite and not below 0."""
+    array = np.asarray(x)
+    try:
+        array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers. Received: an array of {array.dtype}") from None
+    expected = {1: "[documents]", 2: "[documents, subtopics]"}[rank]
+    if array.ndim != rank:
+        hint = ""
+        if array.ndim > rank:
+            hint = "; take the documents out of padded lists, such as labels[real] and scores[real]"
+            hint += " with real = labels >= 0"
+        if array.ndim == 2 and array.shape[1] == 1:
+            hint = f"; flatten it with {name}[:, 0]"
+        raise ValueError(
+            f"{name} must have the shape {expected}. Received: shape {array.shape}{hint}"
+        )
+    if len(array) != len(query_ids):
+        raise ValueError(
+            f"{name} and query_ids must have the same length. "
+            f"Received: {name} {array.shape}, query_ids {query_ids.shape}"
+        )
+    if name == "scores":
+        rule, wrong = "scores must not be NaN", np.isnan(array)
+    else:
+        rule, wrong = f"{name} must be finite and at least 0", ~((array >= 0) & (array < np.inf))
     if wrong.any():
         places = np.argwhere(wrong)
         index = tuple(places[0].tolist())
         raise ValueError(
-            f"{rule}. Received: {name}[{', '.join(map(str, index))}]={x[index].item()!r}, of query "
-            f"{query_ids[index[0]].item()!r} ({len(places)} such entries in all)"
-        )
-
-
-def _checked_weights(weights: Any, count: int) -> np.ndarray | None:
-    if weights is None:
-        return None
-    array = np.asarray(weights, dtype=np.float64)
-    if array.shape != (count,):
-        raise ValueError(
-            f"weights must have the shape [documents], here ({count},). "
-            f"Received: shape {array.shape}"
-        )
-    wrong = np.flatnonzero(~((array >= 0) & (array < np.inf)))
-    if len(wrong):
-        raise ValueError(
-            "weights must be finite and at least 0. "
-            f"Received: weights[{wrong[0]}]={array[wrong[0]].item()!r}"
+            f"{rule}. Received: {name}[{', '.join(map(str, index))}]={array[index].item():g}, of "
+            f"query {query_ids[index[0] : index[0] + 1].tolist()[0]!r} "
+            f"({len(places)} such entries in all)"
         )
     return array
 
@@ -350,7 +375,7 @@ def _checked_weights(weights: Any, count: int) -> np.ndarray | None:
 def _document_names(document_ids: Any, query_ids: np.ndarray) -> list[str]:
     if document_ids is None:
         return [str(row) for row in range(len(query_ids))]
-    document_ids = np.asarray(document_ids)
+    document_ids = _checked_ids("document_ids", document_ids)
     if document_ids.shape != query_ids.shape:
         raise ValueError(
             "document_ids and query_ids must have the same length. "
@@ -382,6 +407,8 @@ def _words(name: str, values: np.ndarray) -> list[str]:
 def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> None:
     """Writes beside the target and renames, so that no half of a file is taken for a whole."""
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder to write to. Received: path={str(target)!r}")
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with open(unfinished, "w", encoding="utf-8") as file:

@@ -129,11 +129,11 @@ def extreme(outputs: int) -> Batch:
     )
 
 
-def of_metric(name: str) -> Batch:
-    """The common batch with equal scores; for a metric of subtopics each label is three."""
+def of_metric(name: str) -> tuple[Array, Array]:
+    """The common labels and scores, many equal; for a metric of subtopics each label is three."""
     batch = common(1)
     scores = np.where(np.isfinite(batch.scores), np.round(batch.scores), batch.scores)
     labels = batch.labels
     if metrics.METRICS[name].subtopics:
         labels = np.stack([np.where(labels >= 0, labels >= grade, -1) for grade in (1, 2, 3)], -1)
-    return Batch(labels.astype("float32"), scores.astype("float32"), batch.weights)
+    return labels.astype("float32"), scores.astype("float32")

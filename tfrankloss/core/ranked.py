@@ -28,16 +28,14 @@ def best_first(lists: Lists, ties: str) -> Array:
     Args:
         lists: clean lists; labels `[batch, list]`, or `[batch, list, subtopics]`.
         ties: the order of equal scores: by position in the list (`"position"`, `"average"`), or
-            with the labels times the weights from low to high (`"worst"`) or from high to low
-            (`"best"`).
+            with the labels from low to high (`"worst"`) or from high to low (`"best"`).
     """
     if ties not in ("worst", "best"):
         return ranks.descending_indices(lists.scores, lists.mask)
     labels = lists.labels if len(lists.labels.shape) == 2 else ops.sum(lists.labels, axis=2)
-    worth = lists.weights * labels
-    by_worth = ranks.descending_indices(worth if ties == "best" else -worth, lists.mask)
-    scores, mask = take(lists.scores, by_worth), take(lists.mask, by_worth)
-    return take(by_worth, ranks.descending_indices(scores, mask))
+    by_label = ranks.descending_indices(labels if ties == "best" else -labels, lists.mask)
+    scores, mask = take(lists.scores, by_label), take(lists.mask, by_label)
+    return take(by_label, ranks.descending_indices(scores, mask))
 
 
 class Ranked:
@@ -70,7 +68,7 @@ class Ranked:
         self.labels = take(lists.labels, indices)
         ones = ops.cast(self.mask, lists.scores.dtype)
         self.weights = take(lists.weights, indices) if weighted else ones
-        self.highest = ops.max(lists.labels, axis=1, keepdims=True)
+        self.highest = ops.max(lists.labels, axis=1, keepdims=True, initial=0.0)
         self._known: dict[Any, Any] = {}
 
     def first(self, topn: int | None) -> "Ranked":
@@ -95,17 +93,18 @@ class Ranked:
 
     def max_dcg(self, gain: ranks.Gain, discount: ranks.Discount, topn: int | None) -> Array:
         """`[batch]`: the DCG of the ideal order, of gains as in `gains`."""
-        gains = self._highest_gains(gain)[:, :topn]
+        gains = self._highest_gains(gain, topn)[:, :topn]
         rank = ranks.rank_numbers(gains)
         return ops.sum(gains * ranks.inverse_discounts(rank, discount, topn), axis=1)
 
-    def _highest_gains(self, gain: ranks.Gain) -> Array:
-        """`[batch, depth or list]`: the highest gains, from high to low."""
-        if ("highest", gain) not in self._known:
+    def _highest_gains(self, gain: ranks.Gain, topn: int | None) -> Array:
+        """`[batch, list]`, or at least the first `topn`: the gains from high to low."""
+        few = topn is not None and self.depth is not None and topn <= self.depth
+        if ("highest", gain, few) not in self._known:
             by = self.labels if self._labels_rank(gain) else self.gains(gain)
             size = by.shape[1]
             highest = ops.where(self.mask, by, ops.full_like(by, -float("inf")))
-            if self.depth is not None and size is not None and self.depth < size:
+            if few and size is not None and self.depth < size:
                 highest, _ = ops.top_k(highest, self.depth)
             else:
                 highest = ops.flip(ops.sort(highest, axis=1), axis=1)
@@ -113,8 +112,8 @@ class Ranked:
             highest = ops.where(some, highest, ops.zeros_like(highest))
             if self._labels_rank(gain):
                 highest = ranks.scaled_gains(highest, some, gain, self.highest)
-            self._known["highest", gain] = highest
-        return self._known["highest", gain]
+            self._known["highest", gain, few] = highest
+        return self._known["highest", gain, few]
 
     def _labels_rank(self, gain: ranks.Gain) -> bool:
         """Whether the order of the gains is that of the labels."""
@@ -191,7 +190,8 @@ class Ranked:
         """
         if not self.averaged:
             far = ops.full_like(relevant, float("inf"))
-            first = ops.min(ops.where(relevant > 0, self.rank, far), axis=1, keepdims=True)
+            first = ops.where(relevant > 0, self.rank, far)
+            first = ops.min(first, axis=1, keepdims=True, initial=float("inf"))
             return ops.where(self.rank == first, self.weights * relevant, 0.0 * relevant)
         first, _, _ = self.tie_group
         in_group = self.sum_over_ties(relevant)
@@ -202,37 +202,38 @@ class Ranked:
     def cascade(self, values: Array, stop: Array) -> Array:
         """`values_r prod_{q < r} (1 - stop_q)` at each position r, `[batch, list]`.
 
-        The expectation over the orders of a tie group grows document by document: the new one of m
-        is not among the first t (probability (m - t) / m), is the t-th (1 / m), or stands before it
-        ((t - 1) / m).
+        The expectation over the orders of a tie group grows document by document, in all groups at
+        once: the new one of m is not among the first t (probability (m - t) / m), is the t-th
+        (1 / m), or stands before it ((t - 1) / m).
         """
         if not self.averaged:
             return values * exclusive_product(1.0 - stop)
-        first, _, _ = self.tie_group
-        length = ops.shape(values)[1]
-        position = self.rank
+        first, last, _ = self.tie_group
+        place = self.rank - first  # 1, 2, ... in its tie group
 
-        def column(x: Array, number: Any) -> Array:
-            return ops.slice(x, (0, number), (ops.shape(x)[0], 1))
+        def previous(x: Array, at_first: float) -> Array:
+            shifted = ops.concatenate([x[:, :1], x[:, :-1]], axis=1)
+            return ops.where(place > 1, shifted, ops.full_like(x, at_first))
 
         def add(number: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-            earned, passed = state  # at each position; the chance to get past it
-            start = column(first, number)
-            size = ops.cast(number, values.dtype) + 1.0 - start
-            place = position - start  # 1, 2, ... in this tie group
-            reach = ops.concatenate([ops.ones_like(passed[:, :1]), passed[:, :-1]], axis=1)
-            before = ops.concatenate([ops.zeros_like(earned[:, :1]), earned[:, :-1]], axis=1)
-            before = ops.where(place > 1, before, 0.0)
-            go_on = 1.0 - column(stop, number)
+            earned, passed = state  # at each place, and the chance to get past it
+            size = ops.cast(number, values.dtype) + 1.0
+            newest = ops.cast(ops.minimum(first + size - 1.0, last), "int32")
+            value, go_on = take(values, newest), 1.0 - take(stop, newest)
             absent = (size - place) / size
-            new_earned = absent * earned + column(values, number) * reach / size
-            new_earned = new_earned + (place - 1.0) / size * go_on * before
+            reach = previous(passed, 1.0)
+            new_earned = absent * earned + value * reach / size
+            new_earned = new_earned + (place - 1.0) / size * go_on * previous(earned, 0.0)
             new_passed = absent * passed + place / size * go_on * reach
-            inside = ops.logical_and(place >= 1, place <= size)
+            inside = ops.logical_and(place <= size, size <= self.tied)
             return ops.where(inside, new_earned, earned), ops.where(inside, new_passed, passed)
 
         start = (ops.zeros_like(values), ops.zeros_like(values))
-        return ops.fori_loop(0, length, add, start)[0]
+        tied = ops.where(self.mask, self.tied, 0.0 * self.tied)  # padding is one large group
+        most = ops.cast(ops.max(tied, initial=0.0), "int32")
+        earned, passed = ops.fori_loop(0, most, add, start)
+        ends = ops.logical_and(self.rank - 1.0 == last, self.mask)
+        return earned * exclusive_product(ops.where(ends, passed, ops.ones_like(passed)))
 
 
 def take(x: Array, indices: Array) -> Array:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import keras
+import numpy as np
 from keras import ops
 
 from tfrankloss import config
@@ -67,19 +69,21 @@ def ascending(keys: Array, mask: Array) -> Order:
 def ascending_indices(keys: Array, mask: Array) -> Array:
     """The indices of `ascending` alone."""
     infinity = ops.full_like(keys, float("inf"))
-    return ops.cast(ops.argsort(ops.where(mask, _one_zero(keys), infinity), axis=1), "int32")
+    return ops.cast(ops.argsort(ops.where(mask, _sortable(keys), infinity), axis=1), "int32")
 
 
 def descending_indices(keys: Array, mask: Array) -> Array:
     """The indices of the stable order of `keys` from high to low, padding last, by sorting."""
     lowest = ops.full_like(keys, -float("inf"))
     # Equal numbers stay in order: of TensorFlow's sorts this takes the fewest operations.
-    _, indices = ops.top_k(ops.where(mask, _one_zero(keys), lowest), ops.shape(keys)[1])
+    _, indices = ops.top_k(ops.where(mask, _sortable(keys), lowest), ops.shape(keys)[1])
     return ops.cast(indices, "int32")
 
 
-def _one_zero(keys: Array) -> Array:
-    return ops.where(keys == 0, ops.zeros_like(keys), keys)  # XLA sorts -0.0 below 0.0
+def _sortable(keys: Array) -> Array:
+    """The keys as finite numbers, which padding stands behind; with one zero, as XLA knows two."""
+    limit = float(np.finfo(keras.backend.standardize_dtype(keys.dtype)).max)
+    return ops.clip(ops.where(keys == 0, ops.zeros_like(keys), keys), -limit, limit)
 
 
 def from_positions(positions: Array) -> Order:
@@ -147,7 +151,7 @@ def scaled_gains(
     if gain != "exponential":
         return gains(labels, mask, gain)
     if highest is None:
-        highest = ops.max(labels, axis=1, keepdims=True)
+        highest = ops.max(labels, axis=1, keepdims=True, initial=0.0)
     values = power_of_two(labels - highest) - power_of_two(-highest)
     return ops.where(mask, values, ops.zeros_like(values))
 

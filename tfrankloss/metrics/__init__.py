@@ -3,7 +3,8 @@
 `METRICS` lists them all by name; `get("ndcg@10")` makes one from its name.
 """
 
-from tfrankloss.metrics.base import CutoffMetric, RankingMetric
+from tfrankloss.core.ranked import Ranked
+from tfrankloss.metrics.base import CutoffMetric, Measured, RankingMetric
 from tfrankloss.metrics.ranking import (
     ARP,
     DCG,
@@ -47,6 +48,8 @@ __all__ = [
     "BinaryMetric",
     "CutoffMetric",
     "GainMetric",
+    "Measured",
+    "Ranked",
     "RankingMetric",
     "RankingMetrics",
     "SubtopicMetric",

@@ -37,14 +37,16 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
     that the result is the same however the lists come in batches.
     """
 
-    def __init__(self, parts: "Sequence[RankingMetric] | None", name: str, dtype: Any) -> None:
+    def __init__(self, name: str, dtype: Any, members: int | None = None) -> None:
         super().__init__(name=name, dtype=dtype)
-        # Keras must not track the parts: their state is here.
-        self.__dict__["_parts"] = [self] if parts is None else list(parts)
         self.__dict__["_kernels"] = {}
-        shape = (2,) if parts is None else (2, len(parts))
+        shape = (2,) if members is None else (2, members)
         self.total = self.add_variable(shape, initializer="zeros", name="total")
         self.count = self.add_variable(shape, initializer="zeros", name="count")
+
+    def _members(self) -> "list[RankingMetric]":
+        """The metrics. (Not an attribute, which Keras would follow around when it saves.)"""
+        raise NotImplementedError
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds a batch; the arguments are those of a loss, see `RankingMetric`."""
@@ -57,41 +59,50 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
         return divide_no_nan(self.total[0] + self.total[1], self.count[0] + self.count[1])
 
     def per_list(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[Array, Array]:
-        """The value and the weight of each list, `[batch]`; a list that does not count weighs 0."""
+        """The value and the weight of each list; a list that does not count weighs 0.
+
+        `[batch]` each, or `[metrics, batch]` for several metrics.
+        """
         return self._call(self._per_list, y_true, y_pred, sample_weight)
 
     def _call(self, function: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        labels_rank = 3 if self._parts[0].subtopics else 2
+        members = self._members()
+        labels_rank = 3 if members[0].subtopics else 2
         received = lists.receive(y_true, y_pred, sample_weight, labels_rank=labels_rank)
-        name = function.__name__
-        if name not in self._kernels:
-            self._kernels[name] = backend.compiled(function)
-        orders = orders_of(self._parts, lists.clean(received))
-        values, weights = self._kernels[name](*received, *orders.values())
+        # An option may change between steps; its program must follow.
+        key = (function.__name__, *(member._version for member in members))
+        if key not in self._kernels:
+            self._kernels[key] = backend.compiled(function)
+        weighted = received.document_weights is not None
+        orders = orders_of(members, lists.clean(received), weighted)
+        values, weights = self._kernels[key](*received, *orders.values())
         return ops.stop_gradient(values), ops.stop_gradient(weights)
 
     def _sums(self, *arguments: Array | None) -> tuple[Array, Array]:
         values, weights = self._per_list(*arguments)
-        return ops.sum(values * weights, axis=-1), ops.sum(weights, axis=-1)
+        values = ops.where(weights != 0, values * weights, ops.zeros_like(values))
+        return ops.sum(values, axis=-1), ops.sum(weights, axis=-1)
 
     def _per_list(self, *arguments: Array | None) -> tuple[Array, Array]:
+        members = self._members()
         received = Received(*arguments[: len(Received._fields)])
-        orders = dict(zip(_rules(self._parts), arguments[len(received) :], strict=True))
+        orders = dict(zip(_rules(members), arguments[len(received) :], strict=True))
         weighted = received.document_weights is not None
-        results = measure(
-            self._parts, lists.clean(received), orders, weighted, received.list_weights
-        )
-        if self._parts == [self]:
+        batch = lists.clean(received)
+        results = measure(members, batch, orders, weighted, received.list_weights)
+        if members == [self]:
             return results[0]
         values, weights = zip(*results, strict=True)
         return ops.stack(values), ops.stack(weights)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        self.__dict__["_kernels"] = {}  # an option may change; its program must follow
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return configuration(self, dtype=keras.backend.standardize_dtype(self.dtype))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kernels": {}}  # a compiled program cannot be copied
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MeanOverLists":
+        """Makes the metric again from `get_config()`."""
+        return cls(**arguments_from(config))
 
 
 def _add(variable: Any, amount: Array) -> None:
@@ -119,12 +130,15 @@ class RankingMetric(MeanOverLists):
       model attached to it counts, too.
     - `sample_weight`: `[batch]` or `[batch, 1]`, the weight of each list in the mean; or
       `[batch, list]`, a weight per document, such as an inverse propensity, which multiplies what
-      that document contributes (also in the ideal order).
+      that document contributes (also in the ideal order). In `fit`, Keras hands weights to
+      `weighted_metrics` only.
+
+    A list with a score that is not a number has the value NaN, so that a broken model shows.
 
     Args:
         ties: what the order of equal scores is: that of their `"position"` in the list; `"average"`
-            for the expected value over all orders, exactly; `"worst"` or `"best"`, the labels
-            (times the documents' weights) of equal scores from low to high or from high to low.
+            for the expected value over all orders, exactly; `"worst"` or `"best"`, the labels of
+            equal scores from low to high or from high to low (not with weights of documents).
         no_relevant: what to do with a list in which there is nothing to find (no relevant document,
             no gain, no pair of different labels): `"discard"` it, as the papers do, or let it count
             as `"zero"` or as `"one"`.
@@ -137,6 +151,7 @@ class RankingMetric(MeanOverLists):
     topn: int | None = None
     ideal = False  # whether the metric compares with the ideal order of the gains
     _direction = "up"  # Keras reads it: what EarlyStopping takes for better
+    _version = 0  # changes with every option
 
     def __init__(
         self,
@@ -149,7 +164,7 @@ class RankingMetric(MeanOverLists):
         check_choice("ties", ties, TIES)
         check_choice("no_relevant", no_relevant, NO_RELEVANT)
         default = snake_case(type(self).__name__) + (f"@{self.topn}" if self.topn else "")
-        super().__init__(None, name=name or default, dtype=dtype)
+        super().__init__(name=name or default, dtype=dtype)
         self.ties = ties
         self.no_relevant = no_relevant
 
@@ -157,14 +172,12 @@ class RankingMetric(MeanOverLists):
         """The value of each list, and whether there is anything to find in it."""
         raise NotImplementedError("A subclass of RankingMetric defines measure.")
 
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
-        return configuration(self, dtype=keras.backend.standardize_dtype(self.dtype))
+    def _members(self) -> "list[RankingMetric]":
+        return [self]
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "RankingMetric":
-        """Makes the metric again from `get_config()`."""
-        return cls(**arguments_from(config))
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self.__dict__["_version"] = self._version + 1
 
 
 class CutoffMetric(RankingMetric):
@@ -185,8 +198,15 @@ def _rules(metrics: Sequence[RankingMetric]) -> list[str]:
     return sorted({metric.ties for metric in metrics})
 
 
-def orders_of(metrics: Sequence[RankingMetric], batch: Lists) -> dict[str, Array]:
+def orders_of(metrics: Sequence[RankingMetric], batch: Lists, weighted: bool) -> dict[str, Array]:
     """The order of the documents by each rule for ties that the metrics have."""
+    for metric in metrics:
+        if weighted and metric.ties in ("worst", "best"):
+            raise ValueError(
+                "With a weight per document it is not defined which order of equal scores is the "
+                f"worst or the best. Received: ties={metric.ties!r} in {metric.name!r} and weights "
+                "of documents; take ties='average' or weights of lists"
+            )
     return {ties: best_first(batch, ties) for ties in _rules(metrics)}
 
 
@@ -213,10 +233,12 @@ def measure(
         for ties, indices in orders.items()
     }
     real = ops.any(batch.mask, axis=1)
+    broken = ops.any(batch.scores != batch.scores, axis=1)
     results = []
     for metric in metrics:
         values, relevant = metric.measure(ranked[metric.ties])
         relevant = ops.logical_and(relevant, real)
+        values = ops.where(broken, ops.full_like(values, float("nan")), values)
         instead = ops.full_like(values, 1.0 if metric.no_relevant == "one" else 0.0)
         counts = relevant if metric.no_relevant == "discard" else real
         weights = ops.cast(counts, values.dtype)

@@ -83,6 +83,9 @@ class DCG(GainMetric):
 class NDCG(GainMetric):
     """DCG@K divided by that of the ideal order (Järvelin and Kekäläinen 2002).
 
+    Arguments: see `GainMetric` (`topn`, `gain`, `discount`) and `RankingMetric` (`ties`,
+    `no_relevant`, `name`, `dtype`).
+
     >>> metric = NDCG(topn=10)
     >>> metric.name
     'ndcg@10'
@@ -172,8 +175,8 @@ class BinaryMetric(CutoffMetric):
         return ops.cast(ranked.labels >= self.relevance_threshold, ranked.weights.dtype)
 
     def _any_relevant(self, ranked: Ranked) -> Array:
-        """`[batch]`: whether a list holds a relevant document."""
-        return ops.any(self._relevant(ranked) > 0, axis=1)
+        """`[batch]`: whether a list holds a relevant document (with a weight above 0)."""
+        return ops.any(ranked.weights * self._relevant(ranked) > 0, axis=1)
 
     def _inside(self, ranked: Ranked, x: Array) -> Array:
         """`x`, with 0 at the ranks beyond the cutoff."""
@@ -309,7 +312,8 @@ class ARP(RankingMetric):
     """Average relevance position, `sum_i y_i r_i / sum_i y_i` (CIKM 2018, Sect. 5.1).
 
     Args:
-        normalize: whether to divide by the sum of the labels.
+        normalize: whether to divide by the sum of the labels. What ARP-Loss1 and ARP-Loss2 bound is
+            the sum that is not divided.
         ties: see `RankingMetric`, as the other arguments.
 
     >>> metric = ARP()
@@ -321,6 +325,8 @@ class ARP(RankingMetric):
     _direction = "down"
 
     def __init__(self, normalize: bool = True, **arguments: Any) -> None:
+        if not isinstance(normalize, bool):
+            raise ValueError(f"normalize must be True or False. Received: normalize={normalize!r}")
         super().__init__(**arguments)
         self.normalize = normalize
 
@@ -358,7 +364,10 @@ class ERR(CutoffMetric):
         satisfied = ranks.power_of_two(label - self.highest_label) - 2.0**-self.highest_label
         stops = ranked.cascade(ranked.weights * satisfied, satisfied)
         credit = inverse_discounts(ranked.rank, "linear", self.topn)
-        return Measured(ops.sum(stops * credit, axis=1), ops.any(ranked.labels > 0, axis=1))
+        return Measured(
+            ops.sum(stops * credit, axis=1),
+            ops.any(ranked.weights * ranked.labels > 0, axis=1),
+        )
 
 
 @register
@@ -423,7 +432,8 @@ class PrecisionIA(SubtopicMetric):
 
     def measure(self, ranked: Ranked) -> Measured:
         found = ops.sum(self._found(ranked), axis=(1, 2))
-        covered = ops.any(self._relevant(ranked) > 0, axis=1)
+        weights = ranked.weights[:, :, None]
+        covered = ops.any(weights * self._relevant(ranked) > 0, axis=1)
         subtopics = ops.sum(ops.cast(covered, found.dtype), axis=1)
         return Measured(divide_no_nan(found, subtopics * self._places(ranked)), subtopics > 0)
 

@@ -8,7 +8,7 @@ import keras
 from tfrankloss.core.backend import Array
 from tfrankloss.metrics.base import MeanOverLists, RankingMetric
 from tfrankloss.metrics.ranking import METRICS
-from tfrankloss.options import arguments_from, configuration, from_name, register
+from tfrankloss.options import from_name, register
 
 
 @register
@@ -16,7 +16,8 @@ class RankingMetrics(MeanOverLists):
     """Many metrics as one Keras metric: lists are masked and sorted once for all of them.
 
     `fit` and `evaluate` log each under its own name. (To stop early by one of them, give
-    `keras.callbacks.EarlyStopping` the `mode`: Keras does not see what is better.)
+    `keras.callbacks.EarlyStopping` the `mode`: Keras does not see what is better. In a model of
+    several outputs, give the metrics of each output names of their own.)
 
     Args:
         metrics: names such as `"ndcg@10"`, or metrics. All of them take labels of the same shape.
@@ -54,26 +55,29 @@ class RankingMetrics(MeanOverLists):
                 "Metrics of labels [batch, list] and of labels [batch, list, subtopics] cannot be "
                 f"taken together. Received: {names}"
             )
-        super().__init__(parts, name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype, members=len(parts))
+        # Keras must not track them: the state is here.
+        self.__dict__["_held"] = _Held(parts)
 
     @property
     def metrics(self) -> list[RankingMetric]:
         """The metrics, in order."""
-        return list(self._parts)
+        return self._members()
+
+    def _members(self) -> list[RankingMetric]:
+        return self._held.metrics
 
     def result(self) -> dict[str, Array]:
         """The mean of each metric so far, by name."""
         means = super().result()
-        return {part.name: means[number] for number, part in enumerate(self._parts)}
+        return {part.name: means[number] for number, part in enumerate(self._members())}
 
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
-        return configuration(self, dtype=keras.backend.standardize_dtype(self.dtype))
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "RankingMetrics":
-        """Makes the metric again from `get_config()`."""
-        return cls(**arguments_from(config))
+class _Held:
+    """Metrics out of the sight of Keras, which follows lists and tuples."""
+
+    def __init__(self, metrics: list[RankingMetric]) -> None:
+        self.metrics = metrics
 
 
 def get(identifier: str | Mapping[str, Any] | RankingMetric, **options: Any) -> RankingMetric:
