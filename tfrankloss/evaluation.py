@@ -325,11 +325,15 @@ def _checked_ids(name: str, ids: Any) -> np.ndarray:
         raise ValueError(f"{name} must have the shape [documents]. Received: shape {array.shape}")
     if not len(array):
         raise ValueError("There are no documents. Received: empty arrays")
-    missing = [row for row, value in enumerate(array.tolist()) if value is None or value != value]
-    if missing:
+    missing = np.zeros(0, int)
+    if array.dtype.kind == "f":
+        missing = np.flatnonzero(np.isnan(array))
+    elif array.dtype.kind == "O":
+        missing = np.flatnonzero([value is None or value != value for value in array])
+    if len(missing):
         raise ValueError(
-            f"{name} must not be missing. Received: {name}[{missing[0]}]="
-            f"{array.tolist()[missing[0]]!r} ({len(missing)} such entries in all)"
+            f"{name} must not be missing. Received: {name}[{missing[0]}]={array[missing[0]]!r} "
+            f"({len(missing)} such entries in all)"
         )
     return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 

@@ -66,30 +66,35 @@ class Ranked:
         self.mask = self.rank <= count
         self.scores = take(lists.scores, indices) if averaged else lists.scores[:, :1]
         self.labels = take(lists.labels, indices)
-        ones = ops.cast(self.mask, lists.scores.dtype)
-        self.weights = take(lists.weights, indices) if weighted else ones
+        self.weights = take(lists.weights, indices) if weighted else lists.weights
         self.highest = ops.max(lists.labels, axis=1, keepdims=True, initial=0.0)
-        self._known: dict[Any, Any] = {}
+        self.known: dict[Any, Any] = {}  # what several metrics ask for
 
     def first(self, topn: int | None) -> "Ranked":
         """The first `topn` documents, where the others are easily left out; or else all of them."""
         size = self.mask.shape[1]
         if topn is None or size is None or topn >= size or self.averaged:
             return self
-        if ("first", topn) not in self._known:
+        if ("first", topn) not in self.known:
             part = copy.copy(self)
-            part._known = {}
+            part.known = {}
             part.labels, part.mask = self.labels[:, :topn], self.mask[:, :topn]
             part.weights, part.rank = self.weights[:, :topn], self.rank[:, :topn]
-            self._known["first", topn] = part
-        return self._known["first", topn]
+            self.known["first", topn] = part
+        return self.known["first", topn]
+
+    def weigh(self, x: Array) -> Array:
+        """What documents contribute, 0 in padding, times their weights."""
+        if not self.weighted:
+            return x
+        return x * (self.weights if len(x.shape) == 2 else self.weights[:, :, None])
 
     def gains(self, gain: ranks.Gain) -> Array:
         """`[batch, list]`: the gain of each document, in scale of the highest label of its list."""
-        if gain not in self._known:
+        if gain not in self.known:
             gains = ranks.scaled_gains(self.labels, self.mask, gain, self.highest)
-            self._known[gain] = self.weights * gains
-        return self._known[gain]
+            self.known[gain] = self.weigh(gains)
+        return self.known[gain]
 
     def max_dcg(self, gain: ranks.Gain, discount: ranks.Discount, topn: int | None) -> Array:
         """`[batch]`: the DCG of the ideal order, of gains as in `gains`."""
@@ -100,29 +105,29 @@ class Ranked:
     def _highest_gains(self, gain: ranks.Gain, topn: int | None) -> Array:
         """`[batch, list]`, or at least the first `topn`: the gains from high to low."""
         few = topn is not None and self.depth is not None and topn <= self.depth
-        if ("highest", gain, few) not in self._known:
-            by = self.labels if self._labels_rank(gain) else self.gains(gain)
-            size = by.shape[1]
-            highest = ops.where(self.mask, by, ops.full_like(by, -float("inf")))
+        if ("highest", gain, few) not in self.known:
+            # What is not negative may be sorted together with the zeros of padding.
+            by_label = gain in ranks.GAINS and not self.weighted
+            highest = self.labels if by_label else self.gains(gain)
+            if gain not in ranks.GAINS:
+                highest = ops.where(self.mask, highest, ops.full_like(highest, -float("inf")))
+            size = highest.shape[1]
             if few and size is not None and self.depth < size:
                 highest, _ = ops.top_k(highest, self.depth)
             else:
                 highest = ops.flip(ops.sort(highest, axis=1), axis=1)
-            some = highest > -float("inf")
-            highest = ops.where(some, highest, ops.zeros_like(highest))
-            if self._labels_rank(gain):
-                highest = ranks.scaled_gains(highest, some, gain, self.highest)
-            self._known["highest", gain, few] = highest
-        return self._known["highest", gain, few]
-
-    def _labels_rank(self, gain: ranks.Gain) -> bool:
-        """Whether the order of the gains is that of the labels."""
-        return gain in ranks.GAINS and not self.weighted
+            if by_label:
+                highest = ranks.scaled_gains(highest, self.mask, gain, self.highest)
+            elif gain not in ranks.GAINS:
+                some = highest > -float("inf")
+                highest = ops.where(some, highest, ops.zeros_like(highest))
+            self.known["highest", gain, few] = highest
+        return self.known["highest", gain, few]
 
     @functools.cached_property
     def tie_group(self) -> tuple[Array, Array, Array]:
         """First and last position (from 0) of each document's tie group, and its starts."""
-        index = self.rank - 1.0 + ops.zeros_like(self.weights)
+        index = self.rank - 1.0 + ops.zeros_like(self.scores)
         same = ops.logical_and(
             self.scores[:, 1:] == self.scores[:, :-1], self.mask[:, 1:] == self.mask[:, :-1]
         )
@@ -150,15 +155,13 @@ class Ranked:
             starts = ops.maximum(earlier[0], later[0])
             return starts, later[1] + ops.where(later[0] > 0, 0.0, earlier[1])
 
-        x = x + ops.zeros_like(self.weights)
+        x = x + ops.zeros_like(self.scores)
         _, sums = prefix_scan(add, (ops.cast(starts, x.dtype), x), (0.0, 0.0))
         return ops.take_along_axis(sums, ops.cast(last, "int32"), axis=1)
 
     def expected(self, credit: Array) -> Array:
-        """What each document gets if rank r gives `credit[r]`; 0 in padding."""
-        if self.averaged:
-            credit = self.sum_over_ties(credit) / self.tied
-        return ops.where(self.mask, credit, 0.0 * self.weights)
+        """What each document gets if rank r gives `credit[r]`."""
+        return self.sum_over_ties(credit) / self.tied if self.averaged else credit
 
     def running_precision(self, relevant: Array) -> Array:
         """`[r relevant] (relevant documents up to r) / r` at each position r.
@@ -167,13 +170,13 @@ class Ranked:
         with probability R / m, and then (t - 1) (R - 1) / (m - 1) of the others stand before it.
         """
         if not self.averaged:
-            return self.weights * relevant * ops.cumsum(relevant, axis=1) / self.rank
+            return self.weigh(relevant * ops.cumsum(relevant, axis=1) / self.rank)
         first, _, _ = self.tie_group
         in_group = self.sum_over_ties(relevant)
         above = self._before_ties(relevant)
         earlier = (self.rank - 1.0 - first) * (in_group - 1.0)
         earlier = ranks.divide_no_nan(earlier, self.tied - 1.0)
-        chance = self.sum_over_ties(self.weights * relevant) / self.tied
+        chance = self.sum_over_ties(self.weigh(relevant)) / self.tied
         return chance * (above + 1.0 + earlier) / self.rank
 
     def _before_ties(self, counts: Array) -> Array:
@@ -189,14 +192,13 @@ class Ranked:
         is relevant with probability R / (m - t + 1).
         """
         if not self.averaged:
-            far = ops.full_like(relevant, float("inf"))
-            first = ops.where(relevant > 0, self.rank, far)
+            first = ops.where(relevant > 0, self.rank, float("inf"))
             first = ops.min(first, axis=1, keepdims=True, initial=float("inf"))
-            return ops.where(self.rank == first, self.weights * relevant, 0.0 * relevant)
+            return ops.where(self.rank == first, self.weigh(relevant), 0.0)
         first, _, _ = self.tie_group
         in_group = self.sum_over_ties(relevant)
         chance = ops.minimum(in_group / (self.tied - (self.rank - 1.0 - first)), 1.0)
-        weight = ranks.divide_no_nan(self.sum_over_ties(self.weights * relevant), in_group)
+        weight = ranks.divide_no_nan(self.sum_over_ties(self.weigh(relevant)), in_group)
         return weight * chance * exclusive_product(1.0 - chance)
 
     def cascade(self, values: Array, stop: Array) -> Array:

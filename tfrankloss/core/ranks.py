@@ -125,13 +125,12 @@ def rank_numbers(x: Array) -> Array:
 
 
 def gains(labels: Array, mask: Array, gain: Gain = "exponential") -> Array:
-    """`G_i` of each document, 0 in padding."""
+    """`G_i` of each document, 0 in padding (where labels are 0, of which the gain is 0)."""
     if gain == "exponential":
-        values = power_of_two(labels) - 1.0
-    elif gain == "linear":
-        values = labels
-    else:
-        values = ops.cast(gain(labels), labels.dtype)  # type: ignore[operator]
+        return power_of_two(labels) - 1.0
+    if gain == "linear":
+        return labels
+    values = ops.cast(gain(labels), labels.dtype)  # type: ignore[operator]
     return ops.where(mask, values, ops.zeros_like(values))
 
 
@@ -152,8 +151,7 @@ def scaled_gains(
         return gains(labels, mask, gain)
     if highest is None:
         highest = ops.max(labels, axis=1, keepdims=True, initial=0.0)
-    values = power_of_two(labels - highest) - power_of_two(-highest)
-    return ops.where(mask, values, ops.zeros_like(values))
+    return power_of_two(labels - highest) - power_of_two(-highest)
 
 
 def power_of_two(x: Array) -> Array:

@@ -74,7 +74,7 @@ class DCG(GainMetric):
     """
 
     def measure(self, ranked: Ranked) -> Measured:
-        gains = ranked.weights * ranks.gains(ranked.labels, ranked.mask, self.gain)
+        gains = ranked.weigh(ranks.gains(ranked.labels, ranked.mask, self.gain))
         values = ops.sum(gains * ranked.expected(self._credit(ranked)), axis=1)
         return Measured(values, ops.any(gains > 0, axis=1))
 
@@ -170,13 +170,19 @@ class BinaryMetric(CutoffMetric):
 
     def _relevant(self, ranked: Ranked) -> Array:
         """1 for a relevant document, 0 for others and in padding; as the labels."""
-        if self.relevance_threshold is None:
-            return ops.cast(ranked.labels > 0, ranked.weights.dtype)  # labels of padding are 0
-        return ops.cast(ranked.labels >= self.relevance_threshold, ranked.weights.dtype)
+        threshold = self.relevance_threshold
+        if ("relevant", threshold) not in ranked.known:
+            labels = ranked.labels  # 0 in padding
+            relevant = labels > 0 if threshold is None else labels >= threshold
+            ranked.known["relevant", threshold] = ops.cast(relevant, ranked.scores.dtype)
+        return ranked.known["relevant", threshold]
 
-    def _any_relevant(self, ranked: Ranked) -> Array:
-        """`[batch]`: whether a list holds a relevant document (with a weight above 0)."""
-        return ops.any(ranked.weights * self._relevant(ranked) > 0, axis=1)
+    def _total(self, ranked: Ranked) -> Array:
+        """`[batch]`: the number of relevant documents, or what they weigh."""
+        if ("total", self.relevance_threshold) not in ranked.known:
+            total = ops.sum(ranked.weigh(self._relevant(ranked)), axis=1)
+            ranked.known["total", self.relevance_threshold] = total
+        return ranked.known["total", self.relevance_threshold]
 
     def _inside(self, ranked: Ranked, x: Array) -> Array:
         """`x`, with 0 at the ranks beyond the cutoff."""
@@ -186,13 +192,12 @@ class BinaryMetric(CutoffMetric):
         """`[batch, list]` or `[batch, list, subtopics]`: relevant documents up to the cutoff."""
         first = ranked.first(self.topn)
         inside = first.expected(self._inside(first, ops.ones_like(first.rank)))
-        found = self._relevant(first)
-        weights = first.weights * inside
-        return found * (weights if len(found.shape) == 2 else weights[:, :, None])
+        found = first.weigh(self._relevant(first))
+        return found * (inside if len(found.shape) == 2 else inside[:, :, None])
 
     def _places(self, ranked: Ranked) -> Array:
         """`[batch]`: the cutoff, or the number of documents where there is none."""
-        documents = ops.sum(ops.cast(ranked.mask, ranked.weights.dtype), axis=1)
+        documents = ops.sum(ops.cast(ranked.mask, ranked.scores.dtype), axis=1)
         places = documents if self.topn is None else ops.full_like(documents, self.topn)
         return ops.maximum(places, 1.0)
 
@@ -209,7 +214,7 @@ class MRR(BinaryMetric):
 
     def measure(self, ranked: Ranked) -> Measured:
         chance = self._inside(ranked, ranked.first_relevant(self._relevant(ranked)))
-        return Measured(ops.sum(chance / ranked.rank, axis=1), self._any_relevant(ranked))
+        return Measured(ops.sum(chance / ranked.rank, axis=1), self._total(ranked) > 0)
 
 
 @register
@@ -224,7 +229,7 @@ class HitRate(BinaryMetric):
 
     def measure(self, ranked: Ranked) -> Measured:
         chance = self._inside(ranked, ranked.first_relevant(self._relevant(ranked)))
-        return Measured(ops.sum(chance, axis=1), self._any_relevant(ranked))
+        return Measured(ops.sum(chance, axis=1), self._total(ranked) > 0)
 
 
 @register
@@ -244,7 +249,7 @@ class MAP(BinaryMetric):
         first = ranked.first(self.topn)
         precision = first.running_precision(self._relevant(first))
         precision = ops.sum(self._inside(first, precision), axis=1)
-        total = ops.sum(ranked.weights * self._relevant(ranked), axis=1)
+        total = self._total(ranked)
         return Measured(divide_no_nan(precision, total), total > 0)
 
 
@@ -260,7 +265,7 @@ class Precision(BinaryMetric):
 
     def measure(self, ranked: Ranked) -> Measured:
         found = ops.sum(self._found(ranked), axis=1)
-        return Measured(found / self._places(ranked), self._any_relevant(ranked))
+        return Measured(found / self._places(ranked), self._total(ranked) > 0)
 
 
 @register
@@ -274,7 +279,7 @@ class Recall(BinaryMetric):
     """
 
     def measure(self, ranked: Ranked) -> Measured:
-        total = ops.sum(ranked.weights * self._relevant(ranked), axis=1)
+        total = self._total(ranked)
         found = ops.sum(self._found(ranked), axis=1)
         return Measured(divide_no_nan(found, total), total > 0)
 
@@ -300,11 +305,11 @@ class RBP(BinaryMetric):
         self.persistence = persistence
 
     def measure(self, ranked: Ranked) -> Measured:
-        relevant = self._relevant(ranked)
+        relevant = ranked.weigh(self._relevant(ranked))
         reached = ops.exp((ranked.rank - 1.0) * math.log(self.persistence))
         credit = ranked.expected(self._inside(ranked, reached))
-        values = (1.0 - self.persistence) * ops.sum(ranked.weights * relevant * credit, axis=1)
-        return Measured(values, self._any_relevant(ranked))
+        values = (1.0 - self.persistence) * ops.sum(relevant * credit, axis=1)
+        return Measured(values, self._total(ranked) > 0)
 
 
 @register
@@ -331,7 +336,7 @@ class ARP(RankingMetric):
         self.normalize = normalize
 
     def measure(self, ranked: Ranked) -> Measured:
-        labels = ranked.weights * ranked.labels
+        labels = ranked.weigh(ranked.labels)
         positions = ops.sum(labels * ranked.expected(ranked.rank), axis=1)
         total = ops.sum(labels, axis=1)
         return Measured(divide_no_nan(positions, total) if self.normalize else positions, total > 0)
@@ -362,11 +367,11 @@ class ERR(CutoffMetric):
     def measure(self, ranked: Ranked) -> Measured:
         label = ops.minimum(ranked.labels, self.highest_label)
         satisfied = ranks.power_of_two(label - self.highest_label) - 2.0**-self.highest_label
-        stops = ranked.cascade(ranked.weights * satisfied, satisfied)
+        stops = ranked.cascade(ranked.weigh(satisfied), satisfied)
         credit = inverse_discounts(ranked.rank, "linear", self.topn)
         return Measured(
             ops.sum(stops * credit, axis=1),
-            ops.any(ranked.weights * ranked.labels > 0, axis=1),
+            ops.any(ranked.weigh(ranked.labels) > 0, axis=1),
         )
 
 
@@ -432,8 +437,7 @@ class PrecisionIA(SubtopicMetric):
 
     def measure(self, ranked: Ranked) -> Measured:
         found = ops.sum(self._found(ranked), axis=(1, 2))
-        weights = ranked.weights[:, :, None]
-        covered = ops.any(weights * self._relevant(ranked) > 0, axis=1)
+        covered = ops.any(ranked.weigh(self._relevant(ranked)) > 0, axis=1)
         subtopics = ops.sum(ops.cast(covered, found.dtype), axis=1)
         return Measured(divide_no_nan(found, subtopics * self._places(ranked)), subtopics > 0)
 
@@ -474,16 +478,16 @@ class AlphaNDCG(SubtopicMetric):
     def measure(self, ranked: Ranked) -> Measured:
         relevant = self._relevant(ranked)  # [batch, list, subtopics]
         credit = inverse_discounts(ranked.rank, self.discount, self.topn)
-        weighted = relevant * ranked.weights[:, :, None]
+        weighted = ranked.weigh(relevant)
         novelty = sum(
             ranked.cascade(weighted[:, :, subtopic], self.alpha * relevant[:, :, subtopic])
             for subtopic in range(relevant.shape[2])
         )
         values = ops.sum(novelty * credit, axis=1)
-        ideal = self._greedy(relevant, ranked.weights, ranked.mask, credit)
+        ideal = self._greedy(relevant, weighted, ranked.mask, credit)
         return Measured(divide_no_nan(values, ideal), ideal > 0)
 
-    def _greedy(self, relevant: Array, weights: Array, mask: Array, credit: Array) -> Array:
+    def _greedy(self, relevant: Array, weighted: Array, mask: Array, credit: Array) -> Array:
         """`[batch]`: the alpha-DCG of the order that always takes the document that gains most."""
         length = ops.shape(relevant)[1]
         steps = length if self.topn is None else ops.minimum(length, self.topn)
@@ -491,7 +495,7 @@ class AlphaNDCG(SubtopicMetric):
 
         def take(number: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             total, left, new = state  # so far; documents not taken; what a subtopic still gains
-            gains = weights * ops.sum(relevant * new[:, None, :], axis=2)
+            gains = ops.sum(weighted * new[:, None, :], axis=2)
             gains = ops.where(left, gains, -ops.ones_like(gains))
             best = ops.cast(ops.argmax(gains, axis=1), "int32")[:, None] == index
             gain = ops.maximum(ops.max(gains, axis=1), 0.0)
@@ -501,7 +505,7 @@ class AlphaNDCG(SubtopicMetric):
             left = ops.logical_and(left, ops.logical_not(best))
             return total + gain * ops.sum(place, axis=1), left, new
 
-        start = (ops.zeros_like(weights[:, 0]), mask, ops.ones_like(relevant[:, 0]))
+        start = (ops.zeros_like(relevant[:, 0, 0]), mask, ops.ones_like(relevant[:, 0]))
         return ops.fori_loop(0, steps, take, start)[0]
 
 
