@@ -79,22 +79,36 @@ def arguments_from(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def from_name(
+def make(
     kind: str,
-    identifier: str,
+    base: type[Option],
     known: Mapping[str, type[Option]],
+    identifier: Any,
     options: dict[str, Any],
+    example: str,
     hints: Mapping[str, str] | None = None,
 ) -> Option:
-    """Makes a loss or a metric from its name; `@k` sets `topn`.
+    """Makes a loss or a metric from its name, where `@k` sets `topn`, or from its configuration.
 
     Args:
         kind: `"loss"` or `"metric"`, for messages.
-        identifier: one of the names in `known`, with or without underscores and its kind.
+        base: the class of all of them; an instance of it is returned as it is.
         known: classes by name.
+        identifier: one of the names in `known`, with or without underscores and its kind; or a
+            configuration, or an instance.
         options: further arguments of the class.
+        example: a name, for messages.
         hints: what to add, by name, where the arguments do not fit.
     """
+    if isinstance(identifier, Mapping):
+        identifier = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(identifier, base) and not options:
+        return identifier
+    if not isinstance(identifier, str):
+        raise ValueError(
+            f"A {kind} is asked for by a name such as {example!r} (options go with a name only). "
+            f"Received: {identifier!r} with options {options}"
+        )
     name, at, cutoff = identifier.partition("@")
     by_key = {_key(name, kind): name for name in known}
     key = _key(name, kind)

@@ -62,14 +62,10 @@ def descending(keys: Array, mask: Array) -> Order:
 
 def ascending(keys: Array, mask: Array) -> Order:
     """The stable order of `keys` from low to high, padding last, by sorting."""
-    indices = ascending_indices(keys, mask)
-    return Order(indices, _inverse(indices))
-
-
-def ascending_indices(keys: Array, mask: Array) -> Array:
-    """The indices of `ascending` alone."""
     infinity = ops.full_like(keys, float("inf"))
-    return ops.cast(ops.argsort(ops.where(mask, _sortable(keys), infinity), axis=1), "int32")
+    order = ops.argsort(ops.where(mask, _sortable(keys), infinity), axis=1)
+    indices = ops.cast(order, "int32")
+    return Order(indices, _inverse(indices))
 
 
 def descending_indices(keys: Array, mask: Array) -> Array:

@@ -5,8 +5,6 @@
 
 from typing import Any
 
-import keras
-
 from tfrankloss.losses.base import RankingLoss
 from tfrankloss.losses.lambdas import (
     ARPLoss1,
@@ -55,7 +53,7 @@ from tfrankloss.losses.smooth import (
     GumbelLoss,
     SoftNDCGLoss,
 )
-from tfrankloss.options import from_name
+from tfrankloss.options import make
 
 LOSSES: dict[str, type[RankingLoss]] = {
     "pointwise_squared": PointwiseSquaredLoss,
@@ -118,14 +116,5 @@ def get(identifier: str | dict[str, Any] | RankingLoss, **options: Any) -> Ranki
     >>> get("lambdarank@10", metric="map").metric
     'map'
     """
-    if isinstance(identifier, dict):
-        identifier = keras.saving.deserialize_keras_object(identifier)
-    if isinstance(identifier, RankingLoss) and not options:
-        return identifier
-    if not isinstance(identifier, str):
-        raise ValueError(
-            "A loss is asked for by a name such as 'ndcg_loss2@5' (options go with a name only). "
-            f"Received: {identifier!r} with options {options}"
-        )
     hints = {"lambda_loss": " LambdaLoss@K of SIGIR 2022 is 'ndcg_loss2@K'."}
-    return from_name("loss", identifier, LOSSES, options, hints)
+    return make("loss", RankingLoss, LOSSES, identifier, options, "ndcg_loss2@5", hints)

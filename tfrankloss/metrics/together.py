@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
-
 from tfrankloss.core.backend import Array
 from tfrankloss.metrics.base import MeanOverLists, RankingMetric
 from tfrankloss.metrics.ranking import METRICS
-from tfrankloss.options import from_name, register
+from tfrankloss.options import make, register
 
 
 @register
@@ -93,13 +91,4 @@ def get(identifier: str | Mapping[str, Any] | RankingMetric, **options: Any) -> 
     >>> get("rbp", persistence=0.5).persistence
     0.5
     """
-    if isinstance(identifier, Mapping):
-        identifier = keras.saving.deserialize_keras_object(identifier)
-    if isinstance(identifier, RankingMetric) and not options:
-        return identifier
-    if not isinstance(identifier, str):
-        raise ValueError(
-            "A metric is asked for by a name such as 'ndcg@10' (options go with a name only). "
-            f"Received: {identifier!r} with options {options}"
-        )
-    return from_name("metric", identifier, METRICS, options)
+    return make("metric", RankingMetric, METRICS, identifier, options, "ndcg@10")
