@@ -320,3 +320,12 @@ def test_a_missing_package_is_named() -> None:
     ).stdout
     assert output.count('pip install "tfrankloss[evaluate]"') == 2
     assert "pandas is needed" in output and "scipy is needed" in output
+
+
+def test_a_changed_option_counts_at_the_next_call() -> None:
+    metric = metrics.NDCG(topn=1, gain="linear")
+    arguments = ([0.0, 1.0, 3.0], [0.3, 0.2, 0.1], [1, 1, 1])
+    assert evaluate(*arguments, metrics=[metric]).means == {"ndcg@1": 0.0}
+    metric.topn = 2
+    value = evaluate(*arguments, metrics=[metric]).means["ndcg@1"]
+    assert value == pytest.approx((1 / np.log2(3)) / (3 + 1 / np.log2(3)), abs=1e-12)

@@ -10,9 +10,10 @@
 [0.9639, 1.0]
 """
 
+import functools
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ import numpy as np
 from keras import ops
 
 from tfrankloss import config
-from tfrankloss.core.backend import LIST_SIZES
+from tfrankloss import metrics as known_metrics
+from tfrankloss.core import backend
 from tfrankloss.core.lists import Lists
 from tfrankloss.metrics import RankingMetric, RankingMetrics
 from tfrankloss.metrics.base import measure, orders_of
@@ -29,7 +31,7 @@ from tfrankloss.options import check_fraction, check_integer
 
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "mrr", "map")
 # Lists of similar length are measured together, up to this many documents at once.
-BATCH_DOCUMENTS = 1 << 20
+BATCH_DOCUMENTS = 1 << 18
 # Values of a query that are closer than this are the same.
 ROUNDING = 1e-9
 
@@ -184,33 +186,31 @@ def evaluate(
     >>> evaluate([1, 0], [0.1, 0.2], [7, 7], metrics=["mrr"]).means
     {'mrr': 0.5}
     """
+    if isinstance(metrics, list | tuple):
+        metrics = [_metric(x) if isinstance(x, str) else x for x in metrics]
     parts = RankingMetrics(metrics).metrics
     rank = 2 if parts[0].subtopics else 1
     query_ids = _checked_ids("query_ids", query_ids)
     labels = _checked_numbers("labels", labels, query_ids, rank)
     scores = _checked_numbers("scores", scores, query_ids)
-    given = None if weights is None else _checked_numbers("weights", weights, query_ids)
+    if weights is not None:
+        weights = _checked_numbers("weights", weights, query_ids)
 
+    weighted = weights is not None
     order, starts = _group(query_ids)
     sizes = np.diff(starts)
     values = np.empty((len(parts), len(sizes)))
+    versions = tuple(part._version for part in parts)
+    measurement = _measurement(tuple(parts), versions, weighted, labels.shape[1:])
     with config.without_xla():  # to compile programs that run a few times would take longer
         for queries, size in _batches(sizes):
             inside = np.arange(size)[None, :] < sizes[queries, None]
-            rows = order[np.minimum(starts[queries, None] + np.arange(size), len(order) - 1)]
-            padding = ~inside if rank == 1 else ~inside[:, :, None]
-            batch = Lists(
-                scores=np.where(inside, scores[rows], 0.0),
-                labels=np.where(padding, 0.0, labels[rows]),
-                mask=inside,
-                weights=inside.astype(np.float64) if given is None else given[rows] * inside,
-            )
-            batch = Lists(*(ops.convert_to_tensor(x) for x in batch))
-            weighted = given is not None
-            results = measure(parts, batch, orders_of(parts, batch, weighted), weighted)
-            for part, (value, counts) in enumerate(results):
-                counted = ops.convert_to_numpy(counts) > 0
-                values[part, queries] = np.where(counted, ops.convert_to_numpy(value), np.nan)
+            rows = (starts[queries, None] + np.arange(size))[inside]
+            rows = rows if order is None else order[rows]
+            lists = [_padded(x, rows, inside) for x in (scores, labels)]
+            lists += [inside, _padded(weights, rows, inside) if weighted else np.ones((1, 1))]
+            tensors = [ops.convert_to_tensor(x) for x in lists]
+            values[:, queries] = ops.convert_to_numpy(measurement(*tensors))
 
     names = [part.name for part in parts]
     per_query = dict(zip(names, values, strict=True))
@@ -219,7 +219,8 @@ def evaluate(
         for name, x in per_query.items()
     }
     by_name = dict(zip(names, parts, strict=True))
-    return Evaluation(means, per_query, query_ids[order[starts[:-1]]], by_name)
+    firsts = starts[:-1] if order is None else order[starts[:-1]]
+    return Evaluation(means, per_query, query_ids[firsts], by_name)
 
 
 def to_trec_run(
@@ -251,7 +252,7 @@ def to_trec_run(
 
     def lines() -> Iterator[str]:
         for start, end in zip(starts[:-1], starts[1:], strict=True):
-            rows = order[start:end]
+            rows = np.arange(start, end) if order is None else order[start:end]
             rows = rows[np.argsort(-scores[rows], kind="stable")]
             for rank, row in enumerate(rows, start=1):
                 score = float(scores[row])
@@ -285,6 +286,38 @@ def to_trec_qrels(
     _write(path, (f"{queries[row]} 0 {documents[row]} {int(labels[row])}\n" for row in rows))
 
 
+@functools.lru_cache(maxsize=64)
+def _metric(name: str) -> RankingMetric:
+    """The same metric for the same name, so that its graph is traced once."""
+    return known_metrics.get(name)
+
+
+@functools.lru_cache(maxsize=16)
+def _measurement(
+    parts: tuple[RankingMetric, ...],
+    versions: tuple[int, ...],
+    weighted: bool,
+    subtopics: tuple[int, ...],
+) -> Callable[..., Any]:
+    """What measures lists: scores, labels, mask, weights -> `[metrics, batch]`, NaN as `no value`.
+
+    Args:
+        parts: the metrics.
+        versions: of their options: a graph that was traced for others must not be used.
+        weighted: whether documents have weights.
+        subtopics: the shape of the labels of one document.
+    """
+
+    def values(*lists: Any) -> Any:
+        batch = Lists(*lists)
+        results = measure(parts, batch, orders_of(parts, batch, weighted), weighted)
+        return ops.stack([ops.where(counts > 0, value, np.nan) for value, counts in results])
+
+    shapes = dict.fromkeys(Lists._fields, (None, None)) | {"labels": (None, None, *subtopics)}
+    types = dict.fromkeys(Lists._fields, "float64") | {"mask": "bool"}
+    return backend.graph(values, [(shapes[name], types[name]) for name in Lists._fields])
+
+
 def _bootstrap(values: np.ndarray, level: float, samples: int, seed: int) -> tuple[float, float]:
     """The interval of the mean of values that are drawn with replacement."""
     if not len(values):
@@ -295,14 +328,17 @@ def _bootstrap(values: np.ndarray, level: float, samples: int, seed: int) -> tup
     return float(low), float(high)
 
 
-def _group(query_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows query by query, in the order in which queries are first seen, and where each starts."""
+def _group(query_ids: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
+    """Rows query by query, in the order in which queries are first seen, and where each starts.
+
+    The order of the rows is None where they stand in it already.
+    """
     changes = np.flatnonzero(query_ids[1:] != query_ids[:-1]) + 1
     starts = np.concatenate([[0], changes, [len(query_ids)]])
     numbers: dict[Any, int] = {}  # a dictionary needs no order among ids of different types
     run_numbers = [numbers.setdefault(run, len(numbers)) for run in query_ids[starts[:-1]].tolist()]
     if len(numbers) == len(run_numbers):
-        return np.arange(len(query_ids)), starts
+        return None, starts
     number = np.repeat(run_numbers, np.diff(starts))
     order = np.argsort(number, kind="stable")
     return order, np.concatenate([[0], np.cumsum(np.bincount(number))])
@@ -310,13 +346,20 @@ def _group(query_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _batches(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Queries of similar length, and the length of the longest of them."""
-    similar = np.searchsorted(LIST_SIZES, sizes)
+    similar = np.searchsorted(backend.LIST_SIZES, sizes)
     for number in np.unique(similar):
         queries = np.flatnonzero(similar == number)
         size = int(sizes[queries].max())
         count = max(1, BATCH_DOCUMENTS // size)
         for start in range(0, len(queries), count):
             yield queries[start : start + count], size
+
+
+def _padded(x: np.ndarray, rows: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Rows of `x` as lists, with 0 where `inside` is not."""
+    lists = np.zeros(inside.shape + x.shape[1:])
+    lists[inside] = x[rows]
+    return lists
 
 
 def _checked_ids(name: str, ids: Any) -> np.ndarray:

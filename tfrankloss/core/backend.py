@@ -5,7 +5,7 @@ kernel, the bits of a floating point number, ragged tensors, and padding of list
 not known when the program is traced.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -54,6 +54,23 @@ def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
         return fast(*arguments) if config.xla_enabled() else kernel(*arguments)
 
     return call
+
+
+def graph(
+    function: Callable[..., Any], arguments: Sequence[tuple[tuple[int | None, ...], str]]
+) -> Callable[..., Any]:
+    """Returns `function` as one TensorFlow graph for all sizes; on JAX as it is.
+
+    What a graph saves over single operations is the time between them, not XLA's passes.
+
+    Args:
+        function: of arrays.
+        arguments: the shape and the type of each array, None for a size that is not known.
+    """
+    if NAME != "tensorflow":
+        return function
+    signature = [tf.TensorSpec(shape, dtype) for shape, dtype in arguments]
+    return tf.function(function, input_signature=signature, autograph=False)
 
 
 def value_and_gradient(function: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:

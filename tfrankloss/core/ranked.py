@@ -73,7 +73,7 @@ class Ranked:
     def first(self, topn: int | None) -> "Ranked":
         """The first `topn` documents, where the others are easily left out; or else all of them."""
         size = self.mask.shape[1]
-        if topn is None or size is None or topn >= size or self.averaged:
+        if topn is None or self.averaged or (size is not None and topn >= size):
             return self
         if ("first", topn) not in self.known:
             part = copy.copy(self)

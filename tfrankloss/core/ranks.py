@@ -70,16 +70,16 @@ def ascending(keys: Array, mask: Array) -> Order:
 
 def descending_indices(keys: Array, mask: Array) -> Array:
     """The indices of the stable order of `keys` from high to low, padding last, by sorting."""
-    lowest = ops.full_like(keys, -float("inf"))
+    keys = ops.where(mask, _sortable(keys), -float("inf"))
     # Equal numbers stay in order: of TensorFlow's sorts this takes the fewest operations.
-    _, indices = ops.top_k(ops.where(mask, _sortable(keys), lowest), ops.shape(keys)[1])
+    _, indices = ops.top_k(keys, ops.shape(keys)[1])
     return ops.cast(indices, "int32")
 
 
 def _sortable(keys: Array) -> Array:
     """The keys as finite numbers, which padding stands behind; with one zero, as XLA knows two."""
     limit = float(np.finfo(keras.backend.standardize_dtype(keys.dtype)).max)
-    return ops.clip(ops.where(keys == 0, ops.zeros_like(keys), keys), -limit, limit)
+    return ops.clip(ops.where(keys == 0, 0.0, keys), -limit, limit)
 
 
 def from_positions(positions: Array) -> Order:
@@ -167,7 +167,7 @@ def divisors(ranks: Array, discount: Discount = "log2") -> Array:
 def inverse_discounts(ranks: Array, discount: Discount = "log2", topn: int | None = None) -> Array:
     """`[r <= topn] / D(r)`."""
     inverse = 1.0 / divisors(ranks, discount)
-    return inverse if topn is None else ops.where(ranks <= topn, inverse, ops.zeros_like(inverse))
+    return inverse if topn is None else ops.where(ranks <= topn, inverse, 0.0)
 
 
 def max_dcg(
@@ -201,8 +201,7 @@ def normalized_gains(
 def divide_no_nan(numerator: Array, denominator: Array) -> Array:
     """The quotient, and 0 where the denominator is 0."""
     zero = denominator == 0
-    safe = ops.where(zero, ops.ones_like(denominator), denominator)
-    return ops.where(zero, ops.zeros_like(numerator), numerator / safe)
+    return ops.where(zero, 0.0, numerator / ops.where(zero, 1.0, denominator))
 
 
 def count_ordered_pairs(labels: Array, mask: Array) -> Array:

@@ -80,7 +80,7 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
 
     def _sums(self, *arguments: Array | None) -> tuple[Array, Array]:
         values, weights = self._per_list(*arguments)
-        values = ops.where(weights != 0, values * weights, ops.zeros_like(values))
+        values = ops.where(weights != 0, values * weights, 0.0)
         return ops.sum(values, axis=-1), ops.sum(weights, axis=-1)
 
     def _per_list(self, *arguments: Array | None) -> tuple[Array, Array]:
@@ -238,12 +238,12 @@ def measure(
     for metric in metrics:
         values, relevant = metric.measure(ranked[metric.ties])
         relevant = ops.logical_and(relevant, real)
-        values = ops.where(broken, ops.full_like(values, float("nan")), values)
-        instead = ops.full_like(values, 1.0 if metric.no_relevant == "one" else 0.0)
+        values = ops.where(broken, float("nan"), values)
+        instead = 1.0 if metric.no_relevant == "one" else 0.0
         counts = relevant if metric.no_relevant == "discard" else real
         weights = ops.cast(counts, values.dtype)
         if list_weights is not None:
             given = ops.cast(list_weights, values.dtype)
-            weights = ops.where(counts, given, ops.zeros_like(given))
+            weights = ops.where(counts, given, 0.0)
         results.append((ops.where(relevant, values, instead), weights))
     return results
