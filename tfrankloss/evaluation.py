@@ -13,7 +13,9 @@
 import functools
 import importlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,15 +204,21 @@ def evaluate(
     values = np.empty((len(parts), len(sizes)))
     versions = tuple(part._version for part in parts)
     measurement = _measurement(tuple(parts), versions, weighted, labels.shape[1:])
-    with config.without_xla():  # to compile programs that run a few times would take longer
-        for queries, size in _batches(sizes):
-            inside = np.arange(size)[None, :] < sizes[queries, None]
-            rows = (starts[queries, None] + np.arange(size))[inside]
-            rows = rows if order is None else order[rows]
-            lists = [_padded(x, rows, inside) for x in (scores, labels)]
-            lists += [inside, _padded(weights, rows, inside) if weighted else np.ones((1, 1))]
-            tensors = [ops.convert_to_tensor(x) for x in lists]
-            values[:, queries] = ops.convert_to_numpy(measurement(*tensors))
+
+    def measure_batch(batch: tuple[np.ndarray, int]) -> None:
+        queries, size = batch
+        inside = np.arange(size)[None, :] < sizes[queries, None]
+        rows = (starts[queries, None] + np.arange(size))[inside]
+        rows = rows if order is None else order[rows]
+        lists = [_padded(x, rows, inside) for x in (scores, labels)]
+        lists += [inside, _padded(weights, rows, inside) if weighted else np.ones((1, 1))]
+        tensors = [ops.convert_to_tensor(x) for x in lists]
+        values[:, queries] = ops.convert_to_numpy(measurement(*tensors))
+
+    # To compile programs that run a few times would take longer than to run them. Two threads: one
+    # prepares lists while the other measures.
+    with config.without_xla(), ThreadPoolExecutor(2) as threads:
+        deque(threads.map(measure_batch, _batches(sizes)), maxlen=0)
 
     names = [part.name for part in parts]
     per_query = dict(zip(names, values, strict=True))
