@@ -11,7 +11,6 @@
 """
 
 import functools
-import importlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from tfrankloss.core import backend
 from tfrankloss.core.lists import Lists
 from tfrankloss.metrics import RankingMetric, RankingMetrics
 from tfrankloss.metrics.base import measure, orders_of
-from tfrankloss.options import check_fraction, check_integer
+from tfrankloss.options import check_fraction, check_integer, needs
 
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10", "mrr", "map")
 # Lists of similar length are measured together, up to this many documents at once.
@@ -105,7 +104,7 @@ class Evaluation:
 
         Metrics that only one of them has are left out. Needs SciPy for the paired t-test.
         """
-        stats = _needs("scipy.stats", "evaluate")
+        stats = needs("scipy.stats", "evaluate")
         shared = [name for name in self.per_query if name in other.per_query]
         if not shared:
             raise ValueError(
@@ -152,7 +151,7 @@ class Evaluation:
 
     def to_pandas(self) -> Any:
         """The table per query as a pandas frame, one column per metric."""
-        pandas = _needs("pandas", "evaluate")
+        pandas = needs("pandas", "evaluate")
         return pandas.DataFrame(self.per_query, index=pandas.Index(self.query_ids, name="query_id"))
 
     def __str__(self) -> str:
@@ -471,12 +470,3 @@ def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> None:
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _needs(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f'{module.partition(".")[0]} is needed here: pip install "tfrankloss[{extra}]"'
-        ) from error

@@ -1,6 +1,7 @@
 """Arguments of losses and metrics: checks, names, configurations, and making one from its name."""
 
 import difflib
+import importlib
 import inspect
 import numbers
 from collections.abc import Mapping
@@ -210,3 +211,13 @@ def check_function(name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def needs(module: str, extra: str) -> Any:
+    """Imports a package that is not always installed, or says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f'{module.partition(".")[0]} is needed here: pip install "tfrankloss[{extra}]"'
+        ) from error

@@ -1,0 +1,21 @@
+"""Ranking data: LETOR files, arrays, frames and synthetic queries, and batches of them.
+
+>>> from tfrankloss import data
+>>> queries = data.RankingData.from_arrays([[0.1], [0.2], [0.3]], [0, 1, 2], ["a", "a", "b"])
+>>> len(queries)
+2
+"""
+
+from tfrankloss.data.letor import LetorFormatError
+from tfrankloss.data.ranking_data import RankingData
+from tfrankloss.data.reader import load_letor
+from tfrankloss.data.transforms import Log1p, QueryMinMax, Standardize
+
+__all__ = [
+    "LetorFormatError",
+    "Log1p",
+    "QueryMinMax",
+    "RankingData",
+    "Standardize",
+    "load_letor",
+]

@@ -1,0 +1,214 @@
+"""Padded batches of lists of similar length, for `model.fit`."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tfrankloss.options import check_choice, check_integer
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfrankloss.data.ranking_data import RankingData
+
+# XLA compiles a program per size.
+MOST_SIZES = 10
+BATCH_SIZE = 128
+MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How lists become batches; the arguments of `RankingData.to_dataset`."""
+
+    batch_size: int | None = None
+    max_documents: int | None = None
+    shuffle: bool = True
+    seed: int = 0
+    list_size: int | None = None
+    truncate: str = "relevant"
+    repeat: bool = False
+    inputs: str = "dict"
+    drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_documents", "list_size"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), minimum=1)
+        check_integer("seed", self.seed, minimum=0)
+        check_choice("inputs", self.inputs, ("dict", "features"))
+        check_choice("truncate", self.truncate, ("relevant", "position"))
+        if self.batch_size is not None and self.max_documents is not None:
+            raise ValueError(
+                "Either batch_size or max_documents sets how much a batch holds. "
+                f"Received: batch_size={self.batch_size}, max_documents={self.max_documents}"
+            )
+        if (self.list_size or 1) > (self.max_documents or np.inf):
+            raise ValueError(
+                "A batch must hold a list. "
+                f"Received: list_size={self.list_size}, max_documents={self.max_documents}"
+            )
+
+    def lists_per_batch(self, size: int) -> int:
+        """The number of lists of a size that come together."""
+        if self.max_documents is None:
+            return self.batch_size or BATCH_SIZE
+        return max(1, self.max_documents // size)
+
+
+class Batch(NamedTuple):
+    """Which queries come together, and the shape they are padded to."""
+
+    queries: np.ndarray
+    lists: int
+    size: int
+
+
+def batches(data: "RankingData", plan: BatchPlan, epoch: int = 0) -> list[Batch]:
+    """All batches of an epoch.
+
+    From the longest lists to the shortest: what does not fill a batch of its size is joined by the
+    longest of the lists that follow, so that only the shortest lists can leave a batch incomplete.
+    The shapes, and how often each comes, are the same in all epochs.
+    """
+    generator = np.random.default_rng([plan.seed, epoch])
+    lengths = data.lengths
+    if plan.list_size is not None:
+        lengths, sizes = np.minimum(lengths, plan.list_size), [plan.list_size]
+    else:
+        sizes = list_sizes(lengths)
+    order = generator.permutation(len(data)) if plan.shuffle else np.arange(len(data))
+    order = order[np.argsort(-lengths[order], kind="stable")]
+    planned = []
+    start = 0
+    for size, smaller in zip(sizes[::-1], [*sizes[:-1][::-1], 0], strict=True):
+        lists = plan.lists_per_batch(size)
+        waiting = (lengths > smaller).sum() - start
+        queries = order[start : start + max(0, -(-waiting // lists) * lists)]
+        start += len(queries)
+        # Lists of equal length would otherwise always meet.
+        queries = generator.permutation(queries) if plan.shuffle else np.sort(queries)
+        parts = [queries[first : first + lists] for first in range(0, len(queries), lists)]
+        planned += [Batch(part, lists, size) for part in parts]
+    if plan.drop_remainder:
+        planned = [batch for batch in planned if len(batch.queries) == batch.lists]
+    if plan.shuffle:
+        generator.shuffle(planned)
+    return planned
+
+
+def list_sizes(lengths: np.ndarray, most: int = MOST_SIZES) -> list[int]:
+    """At most `most` sizes, multiples of eight, that pad lists of these lengths the least.
+
+    By dynamic programming over the possible sizes: the least padding up to size `j` with one more
+    size is the best over all sizes `i` that may come before it.
+
+    >>> list_sizes(np.array([3, 5, 8, 30, 31]), most=2)
+    [8, 32]
+    """
+    if not len(lengths):
+        return [MULTIPLE]
+    rounded = -(-lengths // MULTIPLE) * MULTIPLE
+    possible, counts = np.unique(rounded, return_counts=True)
+    if len(possible) > 512:  # every size in the tail is not worth its time
+        kept = np.unique(np.linspace(0, len(possible) - 1, 512).round().astype(int))
+        possible = possible[kept]
+        counts = np.bincount(np.searchsorted(possible, rounded), minlength=len(possible))
+    below = np.concatenate([[0], np.cumsum(counts)])  # lists smaller than each size
+    first = np.arange(len(possible) + 1)
+    # cost[i, j]: the lists above the first i sizes and up to the j-th, all padded to that
+    cost = (below[None, 1:] - below[:, None]) * possible[None, :].astype(float)
+    cost[first[:, None] > first[None, :-1]] = np.inf
+    best = np.concatenate([[0.0], np.full(len(possible), np.inf)])
+    choices = []
+    for _ in range(min(most, len(possible))):
+        candidates = best[:, None] + cost
+        choices.append(candidates.argmin(axis=0))
+        best = np.concatenate([[np.inf], candidates.min(axis=0)])
+    chosen = []
+    last = len(possible)
+    for choice in reversed(choices):
+        chosen.append(int(possible[last - 1]))
+        last = choice[last - 1]
+    return chosen[::-1]
+
+
+def arrays(data: "RankingData", batch: Batch, plan: BatchPlan, epoch: int = 0) -> dict[str, Any]:
+    """Features, mask, labels and weights of a batch, padded."""
+    shape = (batch.lists, batch.size)
+    features = np.empty((*shape, data.num_features), np.float32)
+    mask = np.zeros(shape, np.bool_)
+    labels = np.full(shape, -1.0, np.float32)
+    weights = None if data.weights is None else np.zeros(shape, np.float32)
+    for place, query in enumerate(batch.queries.tolist()):
+        start, end = data.row_splits[query : query + 2].tolist()
+        rows: Any = slice(start, end)
+        length = end - start
+        if length > batch.size:
+            length = batch.size
+            rows = slice(start, start + length)
+            if plan.truncate == "relevant":
+                rows = start + _relevant_first(data.labels[start:end], length, plan, epoch, query)
+        features[place, :length] = data.features[rows]
+        features[place, length:] = 0.0
+        mask[place, :length] = True
+        labels[place, :length] = data.labels[rows]
+        if weights is not None:
+            weights[place, :length] = data.weights[rows]  # type: ignore[index]
+    features[len(batch.queries) :] = 0.0
+    return {"features": features, "mask": mask, "labels": labels, "weights": weights}
+
+
+def _relevant_first(
+    labels: np.ndarray, size: int, plan: BatchPlan, epoch: int, query: int
+) -> np.ndarray:
+    """The places of the highest labels and, of equal ones, some at random; in their order."""
+    generator = np.random.default_rng([plan.seed, epoch if plan.shuffle else 0, query])
+    best = np.lexsort([generator.random(len(labels)), -labels])[:size]
+    return np.sort(best)
+
+
+def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
+    """The dataset of a plan, see `RankingData.to_dataset`."""
+    import tensorflow as tf
+
+    if not len(data):
+        raise ValueError("There are no queries to make batches of. Received: empty data")
+    count = len(batches(data, plan))
+    if not count:
+        raise ValueError(
+            f"drop_remainder=True leaves no batch of {len(data)} queries. "
+            f"Received: batch_size={plan.batch_size}, max_documents={plan.max_documents}"
+        )
+    epochs = itertools.count()
+
+    def elements() -> Iterator[Any]:
+        for epoch in epochs if plan.repeat else [next(epochs)]:
+            for batch in batches(data, plan, epoch):
+                yield _element(plan, arrays(data, batch, plan, epoch))
+
+    lists = plan.lists_per_batch(plan.list_size or 1)
+    static = plan.list_size is not None or plan.max_documents is None
+    shape = (lists if static else None, plan.list_size)
+    specs = {
+        "features": tf.TensorSpec((*shape, data.num_features), tf.float32),
+        "mask": tf.TensorSpec(shape, tf.bool),
+        "labels": tf.TensorSpec(shape, tf.float32),
+        "weights": None if data.weights is None else tf.TensorSpec(shape, tf.float32),
+    }
+    dataset = tf.data.Dataset.from_generator(elements, output_signature=_element(plan, specs))
+    cardinality = tf.data.INFINITE_CARDINALITY if plan.repeat else count
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _element(plan: BatchPlan, parts: dict[str, Any]) -> Any:
+    """What the dataset yields, of arrays or of their descriptions."""
+    inputs = parts["features"]
+    if plan.inputs == "dict":
+        inputs = {"features": parts["features"], "mask": parts["mask"]}
+    end = () if parts["weights"] is None else (parts["weights"],)
+    return (inputs, parts["labels"], *end)

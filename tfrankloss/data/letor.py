@@ -1,0 +1,243 @@
+"""The LETOR text format: what a line may be, its errors, and writing it.
+
+    label qid:query index:value index:value ... # docid = document, and anything else
+
+Labels and values are decimal numbers, indices whole numbers from 0 or from 1. Tokens are separated
+by spaces or tabs; blank lines are passed over. `parse_line` is the definition: `kernel.py` is a
+faster reader of the usual lines, and hands every other line over to it.
+"""
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tfrankloss.data.ranking_data import RankingData
+
+NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+SPECIAL = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+INDEX = re.compile(rb"[0-9]+")
+TOKEN = re.compile(rb"[^ \t]+")
+DOCUMENT = re.compile(rb"docid[ \t]*=[ \t]*([^ \t]+)")
+# A higher index is more likely a broken line than a feature, unless `num_features` allows it.
+MAX_INDEX = 100_000
+# The largest float32, and where numbers are rounded to infinity.
+LARGEST, OVERFLOW = 2.0**128 - 2.0**104, 2.0**128 - 2.0**103
+
+
+class LetorFormatError(ValueError):
+    """A line of a LETOR file that cannot be read.
+
+    Attributes:
+        path: the file.
+        line: number of the line, from 1; 0 where the whole file is meant.
+        column: the place of the token in the line, from 1.
+        token: what stands there.
+        expected: what should.
+    """
+
+    def __init__(self, path: str, line: int, column: int, token: str, expected: str) -> None:
+        self.path, self.line, self.column = path, line, column
+        self.token, self.expected = token, expected
+        place = f"{path}, line {line}, column {column}: " if line else f"{path}: "
+        super().__init__(f"{place}{expected}. Received: {token!r}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int, str, str]]:
+        return type(self), (self.path, self.line, self.column, self.token, self.expected)
+
+
+class Row(NamedTuple):
+    """What stands in a line."""
+
+    label: float
+    query: bytes | None
+    indices: list[int]
+    values: list[float]
+    document: bytes
+
+
+class Rules(NamedTuple):
+    """What `parse_line` allows."""
+
+    num_features: int | None
+    allow_nonfinite: bool
+
+
+class TokenError(Exception):
+    """A token that may not stand there: its column, itself, and what is expected."""
+
+    def __init__(self, column: int, token: bytes, expected: str) -> None:
+        super().__init__(column, token, expected)
+        self.column, self.token, self.expected = column, token, expected
+
+    def at(self, path: str, line: int) -> LetorFormatError:
+        """The error with its place."""
+        shown = self.token if len(self.token) <= 60 else self.token[:57] + b"..."
+        text = shown.decode("utf-8", "backslashreplace")
+        return LetorFormatError(path, line, self.column, text, self.expected)
+
+
+def parse_line(line: bytes, rules: Rules) -> Row | None:
+    """Reads one line without its line end; None for a blank one. Raises `TokenError`."""
+    text, _, comment = line.partition(b"#")
+    tokens = [(match.start() + 1, match.group()) for match in TOKEN.finditer(text)]
+    if not tokens:
+        return None
+    label = _number(*tokens[0], "a label, such as 2 or 0.5", allow_special=False)
+    if label < 0:
+        raise TokenError(*tokens[0], "labels must be at least 0 (lists are padded with -1)")
+    rest = tokens[1:]
+    query = None
+    if rest and rest[0][1].startswith(b"qid:"):
+        column, token = rest.pop(0)
+        query = token[4:]
+        if not query:
+            raise TokenError(column, token, "a query id must follow qid:")
+        if not _printable(query):
+            raise TokenError(column, token, "a query id must be printable UTF-8")
+    indices, values = [], []
+    for column, token in rest:
+        index, colon, value = token.partition(b":")
+        if not colon or not INDEX.fullmatch(index):
+            hint = "qid: stands behind the label" if index == b"qid" else "a feature, such as 3:0.5"
+            raise TokenError(column, token, hint)
+        indices.append(_index(column, token, index, rules))
+        values.append(
+            _number(column + len(index) + 1, value, "a number", rules.allow_nonfinite, token)
+        )
+    if len(set(indices)) < len(indices):
+        seen: set[int] = set()
+        for (column, token), number in zip(rest, indices, strict=True):
+            if number in seen:
+                raise TokenError(column, token, f"feature {number} stands twice in this line")
+            seen.add(number)
+    document = DOCUMENT.search(comment)
+    return Row(label, query, indices, values, document.group(1) if document else b"")
+
+
+def _printable(word: bytes) -> bool:
+    try:
+        return word.decode().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def _index(column: int, token: bytes, digits: bytes, rules: Rules) -> int:
+    digits = digits.lstrip(b"0") or b"0"
+    index = int(digits) if len(digits) < 10 else 10**9
+    if rules.num_features is not None and index > rules.num_features:
+        raise TokenError(column, token, f"the index is beyond num_features={rules.num_features}")
+    if rules.num_features is None and index > MAX_INDEX:
+        raise TokenError(
+            column, token, f"an index above {MAX_INDEX} needs num_features to be given"
+        )
+    return index
+
+
+def _number(
+    column: int, text: bytes, expected: str, allow_special: bool, token: bytes | None = None
+) -> float:
+    if NUMBER.fullmatch(text):
+        value = to_float32(text)
+        if math.isinf(value):
+            raise TokenError(column, token or text, "the number does not fit float32")
+        return value
+    if SPECIAL.fullmatch(text):
+        if allow_special:
+            return float(text)
+        hint = "" if token is None else " (allow_nonfinite=True takes NaN and infinity)"
+        raise TokenError(column, token or text, f"a finite number is needed here{hint}")
+    raise TokenError(column, token or text, f"{expected} is needed here")
+
+
+def to_float32(text: bytes) -> float:
+    """The decimal number, rounded once, to the nearest float32; infinite where it does not fit.
+
+    Rounded to float64 first, a number may land in the middle of two float32 numbers and then be
+    rounded to the wrong one; only there are all digits compared.
+    """
+    double = float(text)
+    with np.errstate(over="ignore"):
+        rounded = np.float32(double)
+    nearest = float(rounded)
+    if nearest == double or math.isinf(double):
+        return nearest
+    if math.isinf(nearest):
+        other = math.copysign(LARGEST, double)
+    else:
+        other = float(np.nextafter(rounded, np.float32(math.copysign(np.inf, double - nearest))))
+    overflow = math.isinf(nearest) or math.isinf(other)
+    middle = math.copysign(OVERFLOW, double) if overflow else (nearest + other) / 2
+    if double != middle:
+        return nearest
+    exact = Fraction(Decimal(text.decode()))
+    beyond = exact - Fraction(middle)
+    if beyond == 0:
+        return nearest
+    return max(nearest, other) if beyond > 0 else min(nearest, other)
+
+
+COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name when it is complete; compressed as its suffix says."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder to write to. Received: path={path}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    opener = COMPRESSED.get(path.suffix, open)
+    try:
+        with opener(partial, "wb") as file:  # type: ignore[operator]
+            yield file
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_letor(data: "RankingData", path: Path, sparse: bool) -> None:
+    """Writes ranking data as text: the shortest digits that give the same float32 again."""
+    for name in ("query_ids", "document_ids"):
+        words = getattr(data, name)
+        for word in [] if words is None else words.astype(str).tolist():
+            if not word or re.search(r"[\s#]", word):
+                raise ValueError(
+                    f"{name} are written as words without spaces and '#'. Received: {word!r}"
+                )
+    if data.weights is not None:
+        raise ValueError("The format has no place for weights. Received: data with weights")
+    queries = data.query_ids.astype(str).tolist()
+    with writing(path) as file:
+        for number, query in enumerate(queries):
+            rows = slice(data.row_splits[number], data.row_splits[number + 1])
+            documents = None if data.document_ids is None else data.document_ids[rows].tolist()
+            lines = []
+            for place, (label, values) in enumerate(
+                zip(_shortest(data.labels[rows]), data.features[rows], strict=True)
+            ):
+                # The last feature is always there: it tells how many there are.
+                kept = values.view(np.int32) != 0 if sparse else np.ones(len(values), bool)
+                kept[-1:] = True
+                digits = _shortest(values[kept])
+                indices = (np.flatnonzero(kept) + 1).tolist()
+                pairs = " ".join(f"{i}:{x}" for i, x in zip(indices, digits, strict=True))
+                end = "" if documents is None else f" # docid = {documents[place]}"
+                lines.append(f"{label} qid:{query} {pairs}{end}\n")
+            file.write("".join(lines).encode())
+
+
+def _shortest(values: np.ndarray) -> list[str]:
+    """The shortest decimal numbers that round to these float32 numbers; whole ones without `.0`."""
+    return [x[:-2] if x.endswith(".0") else x for x in values.astype("U32").tolist()]
