@@ -7,13 +7,14 @@
 0.452
 """
 
-from tfrankloss import config, losses, metrics
+from tfrankloss import config, data, losses, metrics
 from tfrankloss.evaluation import Evaluation, evaluate, to_trec_qrels, to_trec_run
 
 __all__ = [
     "Evaluation",
     "__version__",
     "config",
+    "data",
     "evaluate",
     "losses",
     "metrics",

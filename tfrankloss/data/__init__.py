@@ -6,9 +6,17 @@
 2
 """
 
+from tfrankloss.data.experiments import (
+    add_negatives,
+    binarize,
+    cascade_clicks,
+    perturb_labels,
+    position_biased_clicks,
+)
 from tfrankloss.data.letor import LetorFormatError
 from tfrankloss.data.ranking_data import RankingData
 from tfrankloss.data.reader import load_letor
+from tfrankloss.data.synthetic import synthetic
 from tfrankloss.data.transforms import Log1p, QueryMinMax, Standardize
 
 __all__ = [
@@ -17,5 +25,11 @@ __all__ = [
     "QueryMinMax",
     "RankingData",
     "Standardize",
+    "add_negatives",
+    "binarize",
+    "cascade_clicks",
     "load_letor",
+    "perturb_labels",
+    "position_biased_clicks",
+    "synthetic",
 ]

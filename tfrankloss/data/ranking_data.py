@@ -128,12 +128,12 @@ class RankingData:
             stop = max(start, stop)
             first = self.row_splits[start]
             rows = slice(first, self.row_splits[stop])
-            return self._with_rows(rows, self.row_splits[start : stop + 1] - first, queries)
+            return self.take_rows(rows, self.row_splits[start : stop + 1] - first, queries)
         chosen = np.arange(len(self))[queries]
         lengths = self.lengths[chosen]
         splits = splits_of(lengths)
         inside = np.arange(splits[-1]) - np.repeat(splits[:-1], lengths)
-        return self._with_rows(np.repeat(self.row_splits[chosen], lengths) + inside, splits, chosen)
+        return self.take_rows(np.repeat(self.row_splits[chosen], lengths) + inside, splits, chosen)
 
     def __iter__(self) -> Iterator["RankingData"]:
         """The queries one by one."""
@@ -149,9 +149,11 @@ class RankingData:
             )
         kept = np.concatenate([[0], np.cumsum(keep)])
         counts = np.diff(kept[self.row_splits])
-        return self._with_rows(np.flatnonzero(keep), splits_of(counts[counts > 0]), counts > 0)
+        return self.take_rows(np.flatnonzero(keep), splits_of(counts[counts > 0]), counts > 0)
 
-    def _with_rows(self, rows: Any, splits: np.ndarray, queries: Any) -> "RankingData":
+    def take_rows(self, rows: Any, splits: np.ndarray, queries: Any) -> "RankingData":
+        """Rows in any order, the splits of the lists that they make, and the lists' queries."""
+
         def pick(x: np.ndarray | None) -> np.ndarray | None:
             return None if x is None else x[rows]
 

@@ -584,7 +584,7 @@ class _Assembly:
                     f"{name}: the lines of a query do not stand together; they were regrouped"
                 )
             order, splits, _ = group(np.repeat(runs, lengths))
-            ids = _names([query for query in numbers if query is not None])
+            ids = query_names([query for query in numbers if query is not None])
             if order is not None:
                 labels = labels[order]
                 documents = None if documents is None else documents[order]
@@ -617,7 +617,7 @@ class _Assembly:
         return sizes[sizes > 0]
 
 
-def _names(queries: list[bytes]) -> np.ndarray:
+def query_names(queries: list[bytes]) -> np.ndarray:
     """Query ids as whole numbers if all of them are, otherwise as strings."""
     if all(WHOLE_NUMBER.fullmatch(query) for query in queries):
         return np.array([int(query) for query in queries], np.int64)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfrankloss.data.ranking_data import RankingData, splits_of
-from tfrankloss.data.reader import _names
+from tfrankloss.data.reader import query_names
 from tfrankloss.options import check_choice, needs
 
 DATASETS = ("mslr_web", "istella", "yahoo_ltrc")
@@ -101,7 +101,7 @@ def _read(builder: Any, split: str) -> RankingData:
         features,
         np.concatenate([query["label"] for query in queries]).astype(np.float32),
         row_splits,
-        _names(ids),
+        query_names(ids),
         lines.astype(f"U{len(str(lines.max()))}"),  # astype(str) would take room for any int64
     )
 
