@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks.data import Shape
+from benchmarks.lists import Shape
 from benchmarks.environments import InstallationError, python_for, worker_module
 from benchmarks.workers.protocol import MEMORY_LIMIT_VARIABLE
 

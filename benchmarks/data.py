@@ -1,80 +1,189 @@
-"""The seeded batches that every library is given.
+"""Times reading a LETOR file beside peers, and the batches beside a network that eats them.
 
-Only NumPy is imported here, because the workers of all libraries import this module.
+    python -m benchmarks.data
+
+The file is made first: 200,000 documents of 136 features, dense, and with 30 % of them filled.
+Rounds are interleaved. XGBoost gives no arrays but a matrix of its own; scikit-learn a sparse one.
 """
 
-import math
-from statistics import NormalDist
-from typing import NamedTuple
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
 
-# The share of the grades 0 to 4 in a large web search collection (Web30K).
-GRADE_SHARES = (0.52, 0.32, 0.13, 0.02, 0.01)
-PADDING_LABEL = -1.0
-SHORTEST_LIST, LONGEST_LIST, MEAN_LENGTH = 5, 1000, 120
-RAGGED = "ragged"
+from benchmarks import report
+from benchmarks.client import Worker, WorkerError
+from benchmarks.metrics import interleave, start, stop
+
+PEERS = ("scikit_learn", "xgboost", "tensorflow_datasets")
+TITLES = {
+    "ours": "tfrankloss",
+    "ours_cached": "tfrankloss, cached",
+    "scikit_learn": "scikit-learn",
+    "xgboost": "XGBoost",
+    "tensorflow_datasets": "TensorFlow Datasets",
+}
+FEATURES = 136
 
 
-class Shape(NamedTuple):
-    """Batch size and list width; ``ragged`` lists have different lengths, padded to the longest."""
-
-    batch: int
-    width: int
-    ragged: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> "Shape":
-        """Reads ``32x200``, ``ragged`` (32 lists) or ``ragged64`` (64 lists)."""
-        if text.startswith(RAGGED):
-            batch = int(text[len(RAGGED) :] or 32)
-            return cls(batch, int(ragged_lengths(batch).max()), ragged=True)
-        lists, width = text.lower().split("x")
-        return cls(int(lists), int(width))
-
-    def __str__(self) -> str:
-        return f"{self.batch} × {self.width}" + (f" {RAGGED}" if self.ragged else "")
-
-
-class Batch(NamedTuple):
-    """Labels ``[batch, width]`` and scores ``[batch, width]`` or ``[batch, width, outputs]``."""
-
-    labels: np.ndarray
-    scores: np.ndarray
-
-
-def ragged_lengths(batch: int) -> np.ndarray:
-    """List lengths at the quantiles of a log-normal distribution, between 5 and 1000."""
-    spread = 1.0
-    center = math.log(MEAN_LENGTH) - spread**2 / 2
-    quantiles = [NormalDist(center, spread).inv_cdf((i + 0.5) / batch) for i in range(batch)]
-    return np.clip(np.exp(quantiles).round().astype(int), SHORTEST_LIST, LONGEST_LIST)
+def main() -> None:
+    """Runs the comparisons that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="benchmarks.data", description=__doc__.splitlines()[0])
+    parser.add_argument("--documents", type=int, default=200_000, help="rows of the file")
+    parser.add_argument("--queries", type=int, default=3000, help="queries of the batches")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the data")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--update-readme", action="store_true", help="put the tables there")
+    options = parser.parse_args()
+    workers = start("reading", ("ours", "ours_cached", *PEERS))
+    records = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, filled in (("dense", 1.0), ("30 % filled", 0.3)):
+            path = Path(folder, f"{kind[:2]}.txt")
+            make_file(path, options.documents, filled, options.seed)
+            title = f"{kind}, {path.stat().st_size / 1e6:.0f} MB"
+            records[title] = measure_reading(workers, path, options.rounds)
+            records[title]["megabytes"] = path.stat().st_size / 1e6
+            print(title, {k: v for k, v in records[title].items()}, flush=True)
+    stop(workers.values())
+    batches = measure_batches(options)
+    run = report.describe_run("benchmarks.data", {n: w.versions for n, w in workers.items()})
+    lines = [*report.run_lines(run), "", *reading_table(records), "", *memory_table(records)]
+    text = "\n".join([*lines, "", *batch_lines(batches)])
+    report.write(options.output, "data", run, [records, batches], text)
+    print("\n" + text)
+    if options.update_readme:
+        report.update_readme("data", text)
 
 
-def make_batch(shape: Shape, seed: int, labels: str = "graded", outputs: int = 0) -> Batch:
-    """Standard normal scores and labels of one of three kinds.
-
-    ``graded`` labels follow ``GRADE_SHARES``, ``binary`` ones are cut off at 1, and ``untied`` ones
-    get a different fraction each, for losses whose value depends on how ties are broken. Every
-    list has a relevant document, because the libraries disagree about lists that have none.
-    """
+def make_file(path: Path, documents: int, filled: float, seed: int) -> None:
+    """Writes numbers as Web30K has them: many whole ones, others with six digits."""
     generator = np.random.default_rng(seed)
-    size = (shape.batch, shape.width)
-    scores = generator.standard_normal((*size, outputs) if outputs else size)
-    grades = generator.choice(len(GRADE_SHARES), size=size, p=GRADE_SHARES)
-    grades[:, 0] = np.where(grades.max(axis=1) == 0, 1, grades[:, 0])
-    if labels == "binary":
-        values = np.minimum(grades, 1.0)
-    elif labels == "untied":
-        fractions = generator.random(size).argsort(axis=1) / (2.0 * shape.width)
-        values = grades + fractions
-    elif labels == "graded":
-        values = grades.astype(float)
-    else:
-        raise ValueError(f"labels must be graded, binary or untied. Received: labels={labels!r}")
-    if shape.ragged:
-        lengths = generator.permutation(ragged_lengths(shape.batch))
-        values = np.where(np.arange(shape.width) < lengths[:, None], values, PADDING_LABEL)
-        # The document that makes a list relevant must not be padding: the first one never is.
-        values[:, 0] = np.where(values.max(axis=1) < 1, 1.0, values[:, 0])
-    return Batch(values.astype(np.float32), scores.astype(np.float32))
+    with open(path, "w") as file:
+        for start in range(0, documents, 2000):
+            count = min(2000, documents - start)
+            values = np.round(generator.lognormal(1, 2, (count, FEATURES)), 6)
+            whole = generator.random((count, FEATURES)) < 0.5
+            values[whole] = np.round(values[whole])
+            kept = generator.random((count, FEATURES)) < filled
+            labels = generator.integers(0, 5, count)
+            for row in range(count):
+                indices = np.flatnonzero(kept[row]).tolist()
+                pairs = " ".join(f"{i + 1}:{values[row, i]:.12g}" for i in indices)
+                file.write(f"{labels[row]} qid:{(start + row) // 120} {pairs}\n")
+
+
+def measure_reading(workers: dict[str, Worker], path: Path, rounds: int) -> dict[str, Any]:
+    """Milliseconds and megabytes by library."""
+    steps = {name: (worker, {"path": str(path)}) for name, worker in workers.items()}
+    # The slowest need half a minute each time: two rounds of it tell enough.
+    results = interleave(steps, rounds, once=True)
+    for name, worker in workers.items():
+        if "error" not in results[name]:
+            try:
+                results[name]["memory"] = worker.ask({"memory": 1})
+            except WorkerError as error:
+                results[name]["memory_error"] = str(error)
+    return results
+
+
+def measure_batches(options: argparse.Namespace) -> dict[str, float]:
+    """Documents per second: what the dataset delivers, and what a network trains on."""
+    import keras
+
+    from tfrankloss import losses
+    from tfrankloss.data import synthetic
+
+    data = synthetic(options.queries, FEATURES, seed=options.seed)
+    inputs = {"features": keras.Input((None, FEATURES)), "mask": keras.Input((None,), dtype="bool")}
+    layer = inputs["features"]
+    for units in (1024, 512, 256):
+        layer = keras.layers.Dense(units, activation="relu")(layer)
+    model = keras.Model(inputs, keras.layers.Reshape((-1,))(keras.layers.Dense(1)(layer)))
+    model.compile(optimizer="adam", loss=losses.SoftmaxLoss())
+    dataset = data.to_dataset(batch_size=32)
+    few = data[:200]
+    model.fit(few.to_dataset(batch_size=32, list_size=128), epochs=1, verbose=0)
+    delivered, trained = [], []
+    shapes, padded = set(), 0
+    for number in range(options.rounds):
+        start = time.perf_counter()
+        for _, labels in dataset:
+            shapes.add(tuple(labels.shape))
+            padded += int(np.prod(labels.shape)) if number == 0 else 0
+        delivered.append(data.num_documents / (time.perf_counter() - start))
+        start = time.perf_counter()
+        model.fit(few.to_dataset(batch_size=32, list_size=128), epochs=1, verbose=0)
+        documents = np.minimum(few.lengths, 128).sum()
+        trained.append(documents / (time.perf_counter() - start))
+    return {
+        "delivered": median(delivered),
+        "trained": median(trained),
+        "padding": 1 - data.num_documents / padded,
+        "shapes": len(shapes),
+    }
+
+
+def reading_table(records: dict[str, Any]) -> list[str]:
+    """Seconds by library, and the ratios."""
+    rows = []
+    for title, results in records.items():
+        seconds = {
+            name: results[name]["milliseconds"] / 1e3
+            for name in TITLES
+            if "milliseconds" in results.get(name, {})
+        }
+        cells = [
+            f"{seconds[name]:.3f} ({results['megabytes'] / seconds[name]:.0f} MB/s)"
+            if name in seconds
+            else f"– ({results.get(name, {}).get('error', 'not available')[:60]})"
+            for name in TITLES
+        ]
+        peers = [seconds[name] for name in PEERS if name in seconds]
+        ratios = [
+            seconds.get("scikit_learn", np.nan) / seconds["ours"],
+            min(peers) / seconds["ours"],
+            seconds["ours_cached"] / seconds.get("scikit_learn", np.nan),
+        ]
+        shown = [report.number(ratios[0]), report.number(ratios[1]), f"{ratios[2]:.2%}"]
+        rows.append([title, *cells, *shown])
+    header = ["reading, s", *TITLES.values(), "scikit-learn / ours", "fastest peer / ours"]
+    return report.markdown_table([*header, "cached / scikit-learn"], rows)
+
+
+def memory_table(records: dict[str, Any]) -> list[str]:
+    """The peak of the memory by library."""
+    rows = []
+    for title, results in records.items():
+        cells = []
+        for name in TITLES:
+            taken = results.get(name, {}).get("memory")
+            cells.append("–" if taken is None else report.number(taken["extra_megabytes"]))
+        ours = results["ours"]["memory"]
+        share = ours["extra_megabytes"] / ours["array_megabytes"]
+        rows.append([title, *cells, report.number(ours["array_megabytes"]), report.number(share)])
+    header = ["peak of the memory, MB", *TITLES.values(), "arrays", "peak / arrays, ours"]
+    return report.markdown_table(header, rows)
+
+
+def batch_lines(batches: dict[str, float]) -> list[str]:
+    """The rates of batches and network."""
+    header = ["documents per second", "delivered", "trained on (136-1024-512-256-1)", "ratio"]
+    row = [
+        "synthetic lists of 120 documents on average, 32 per batch",
+        f"{batches['delivered']:,.0f}",
+        f"{batches['trained']:,.0f}",
+        report.number(batches["delivered"] / batches["trained"]),
+        f"{batches['padding']:.1%}",
+        str(batches["shapes"]),
+    ]
+    return report.markdown_table([*header, "padding", "shapes"], [row])
+
+
+if __name__ == "__main__":
+    main()

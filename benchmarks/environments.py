@@ -39,11 +39,15 @@ PEERS = {
     "rax_newest_jax": Peer("rax", ("rax==0.4.0", "jax==0.10.2", "jaxlib==0.10.2")),
     "pytorch": Peer("pytorch", ("torch==2.13.0", "numpy")),
 }
-# Peers of the metrics alone.
-METRIC_PEERS = {
+# Peers of the metrics and of the readers alone.
+OTHER_PEERS = {
     "pytrec_eval": Peer("evaluation", ("pytrec-eval-terrier", "numpy")),
     "pytrec_eval_dictionaries": Peer("evaluation", ("pytrec-eval-terrier", "numpy")),
     "scikit_learn": Peer("evaluation", ("scikit-learn", "numpy")),
+    "xgboost": Peer("reading", ("xgboost-cpu", "numpy")),
+    "tensorflow_datasets": Peer(
+        "reading", ("tensorflow-datasets", "tensorflow-cpu", "importlib_resources")
+    ),
 }
 
 
@@ -65,9 +69,9 @@ def worker_module(library: str) -> str:
 
 def python_for(library: str) -> str:
     """The interpreter that runs a library; makes the environment of a peer on first use."""
-    if library == "ours":
+    if library.startswith("ours"):
         return sys.executable
-    peer = {**PEERS, **METRIC_PEERS}[library]
+    peer = {**PEERS, **OTHER_PEERS}[library]
     folder = cache_folder() / library
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     stamp = folder / "requirements.txt"

@@ -13,7 +13,7 @@ from statistics import median
 
 from benchmarks import report
 from benchmarks.client import Worker, WorkerError
-from benchmarks.data import Shape
+from benchmarks.lists import Shape
 from benchmarks.registry import LOSSES
 
 SIZES = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 100_000]

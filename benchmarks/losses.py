@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.client import Worker, WorkerError
-from benchmarks.data import Shape
+from benchmarks.lists import Shape
 from benchmarks.environments import PEERS
 from benchmarks.registry import LOSSES, Loss, markdown
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.client import Worker, WorkerError
-from benchmarks.data import Shape
+from benchmarks.lists import Shape
 
 BATCH_PEERS = ("tensorflow_ranking", "keras_rs")
 SET_PEERS = ("pytrec_eval", "pytrec_eval_dictionaries", "scikit_learn")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.data import GRADE_SHARES
+from benchmarks.lists import GRADE_SHARES
 from benchmarks.workers.protocol import reply_stream
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -2,7 +2,7 @@
 
 import os
 
-from benchmarks.data import Batch
+from benchmarks.lists import Batch
 from benchmarks.workers.protocol import Step, StepMaker, serve
 
 

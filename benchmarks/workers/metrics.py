@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.data import Shape, make_batch
+from benchmarks.lists import Shape, make_batch
 from benchmarks.workers.protocol import reply_stream
 
 NAMES = ("ndcg@1", "ndcg@5", "ndcg@10", "mrr", "map@10", "precision@10", "recall@10", "arp")

@@ -27,7 +27,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks.data import Batch, Shape, make_batch
+from benchmarks.lists import Batch, Shape, make_batch
 from benchmarks.registry import LOSSES
 
 # Runs forward and gradient to the end and gives both back.

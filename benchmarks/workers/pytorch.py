@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from benchmarks.data import Batch
+from benchmarks.lists import Batch
 from benchmarks.workers.protocol import Step, StepMaker, serve
 
 

@@ -4,7 +4,7 @@ import itertools
 from functools import partial
 from typing import Any
 
-from benchmarks.data import Batch
+from benchmarks.lists import Batch
 from benchmarks.workers.protocol import Step, StepMaker, serve
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.data import Batch
+from benchmarks.lists import Batch
 from benchmarks.workers.protocol import Step
 
 

@@ -6,93 +6,132 @@ array. Compiled code therefore never decides that something is wrong.
 """
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
-# Bytes behind the last newline, so that a look ahead stays inside.
-PADDING = 8
-# What stopped the kernel.
-FINISHED, FULL, UNUSUAL = 0, 1, 2
+from tfrankloss.data.sources import PADDING
+
 
 NEWLINE, RETURN, SPACE, TAB, HASH, COLON = 10, 13, 32, 9, 35, 58
-PLUS, MINUS, POINT, ZERO = 43, 45, 46, 48
+PLUS, MINUS, POINT, LETTER_E = 43, 45, 46, 101
+LOWER = np.uint8(32)  # makes a letter small
+# For `_digits`, in uint64 throughout: mixed with signed numbers they would become floats.
+ALL_ZERO, UP_TO_NINE = np.uint64(0x3030303030303030), np.uint64(0x7676767676767676)
+TOP_BITS, PAIR_BYTES = np.uint64(0x8080808080808080), np.uint64(0x00FF00FF00FF00FF)
+FOUR_BYTES = np.uint64(0x0000FFFF0000FFFF)
+PAIRS, FOURS = np.uint64(10 << 8 | 1), np.uint64(100 << 16 | 1)
+EIGHTS = np.uint64(10_000 << 32 | 1)
+THREE, EIGHT, SIXTEEN, THIRTY_TWO, SIXTY_FOUR = (np.uint64(x) for x in (3, 8, 16, 32, 64))
+WHOLE = np.array([10**power for power in range(9)], np.uint64)
 
-POWERS = np.array([float(f"1e{power}") for power in range(61)])
 LARGEST_EXPONENT = 60
+POWERS = np.array([float(f"1e{p}") for p in range(-LARGEST_EXPONENT, LARGEST_EXPONENT + 1)])
 EXACT_INTEGER = np.uint64(1 << 53)
-DIGITS = 19  # as many fit 64 bits
+DIGITS = 19  # as many always fit 64 bits
 SMALLEST_NORMAL, LARGEST = 1.2e-38, 3.4e38
-# Arithmetic is off by less than two units in the last place of float64.
+# Digits, power and product are each off by half a unit in the last place of float64 at most.
 DOUBT = 4
 
 
-@njit(nogil=True, cache=True)
-def _number(text, at, double, bits):  # type: ignore[no-untyped-def]
+@intrinsic
+def _word(typing, text, at):  # type: ignore[no-untyped-def]
+    """Eight bytes from `at` on as one number, the first byte lowest."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        return builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(text, types.int64), generate
+
+
+@intrinsic
+def _trailing_zeros(typing, x):  # type: ignore[no-untyped-def]
+    """The number of zero bits below the lowest bit that is set; 64 for 0."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.IntType(1)(0))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def _bits(typing, x):  # type: ignore[no-untyped-def]
+    """The bits of a float64 number."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _digits(text, at):  # type: ignore[no-untyped-def]
+    """The digits from `at` on, at most eight of them, as a number, and how many there are.
+
+    All eight bytes at once: a loop over digits would guess its end wrong in every number. Bytes
+    become 0 to 9, or something higher for what is no digit; the digits are then moved to the upper
+    end, so that zeros stand before them, and neighbours are joined to pairs, fours and eight.
+    """
+    word = _word(text, at) ^ ALL_ZERO
+    others = ((word + UP_TO_NINE) | word) & TOP_BITS
+    count = _trailing_zeros(others) >> THREE
+    if count == 0:
+        return np.uint64(0), 0
+    word <<= SIXTY_FOUR - (count << THREE)
+    word = (word * PAIRS) >> EIGHT
+    word = ((word & PAIR_BYTES) * FOURS) >> SIXTEEN
+    word = ((word & FOUR_BYTES) * EIGHTS) >> THIRTY_TWO
+    return word, np.int64(count)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _number(text, at):  # type: ignore[no-untyped-def]
     """The number at `at`: its value, where it ends, and whether it is certain."""
     negative = text[at] == MINUS
     if negative or text[at] == PLUS:
         at += 1
-    mantissa = np.uint64(0)
-    digits = 0
+    mantissa, count = _digits(text, at)
+    at += count
+    digits = count
+    while count == 8:
+        more, count = _digits(text, at)
+        mantissa = mantissa * WHOLE[count] + more
+        at += count
+        digits += count
     exponent = 0
-    start = at
-    while True:
-        digit = text[at] - np.uint8(ZERO)
-        if digit > 9:
-            break
-        if digits < DIGITS:
-            mantissa = mantissa * np.uint64(10) + np.uint64(digit)
-            digits += mantissa > 0
-        else:
-            exponent += 1
-        at += 1
-    length = at - start
     if text[at] == POINT:
         at += 1
-        start = at
-        while True:
-            digit = text[at] - np.uint8(ZERO)
-            if digit > 9:
-                break
-            if digits < DIGITS:
-                mantissa = mantissa * np.uint64(10) + np.uint64(digit)
-                digits += mantissa > 0
-                exponent -= 1
-            at += 1
-        length += at - start
-    if length == 0:
+        count = 8
+        while count == 8:
+            more, count = _digits(text, at)
+            mantissa = mantissa * WHOLE[count] + more
+            at += count
+            exponent -= count
+        digits -= exponent
+    if digits == 0 or digits > DIGITS:
         return 0.0, at, False
-    if text[at] | np.uint8(32) == 101:  # e, E
+    if text[at] | LOWER == LETTER_E:
         at += 1
         down = text[at] == MINUS
         if down or text[at] == PLUS:
             at += 1
-        power = 0
-        start = at
-        while True:
-            digit = text[at] - np.uint8(ZERO)
-            if digit > 9:
-                break
-            power = min(power * 10 + np.int64(digit), 10000)
-            at += 1
-        if at == start:
+        power, count = _digits(text, at)
+        at += count
+        if count == 0 or count == 8:
             return 0.0, at, False
-        exponent += -power if down else power
-    if mantissa == 0:
-        return (-0.0 if negative else 0.0), at, True
+        exponent += -np.int64(power) if down else np.int64(power)
     value = np.float64(mantissa)
-    if exponent != 0 or mantissa > EXACT_INTEGER:
+    if mantissa != 0 and (exponent != 0 or mantissa > EXACT_INTEGER):
         if exponent > LARGEST_EXPONENT or exponent < -LARGEST_EXPONENT:
             return 0.0, at, False
-        value = value / POWERS[-exponent] if exponent < 0 else value * POWERS[exponent]
+        value *= POWERS[exponent + LARGEST_EXPONENT]
         if not SMALLEST_NORMAL < value < LARGEST:
             return 0.0, at, False
-        double[0] = value
-        from_middle = np.int64(bits[0] & np.uint64(0x1FFFFFFF)) - 0x10000000
+        from_middle = (_bits(value) & 0x1FFFFFFF) - 0x10000000
         if -DOUBT <= from_middle <= DOUBT:
-            # 25 bits times 10^12 are exact, and so is the middle if it gives back the digits.
-            exact = mantissa <= EXACT_INTEGER and digits < DIGITS and -12 <= exponent < 0
-            if not exact or value * POWERS[-exponent] != np.float64(mantissa):
-                return 0.0, at, False
+            return 0.0, at, False
     return (-value if negative else value), at, True
 
 
@@ -100,7 +139,7 @@ def _number(text, at, double, bits):  # type: ignore[no-untyped-def]
 def parse(  # type: ignore[no-untyped-def]
     text, at, row, features, labels, lines, queries, documents, seen, ends
 ):
-    """Reads lines into rows until the text ends, the rows are full, or a line is unusual.
+    """Reads lines into rows.
 
     Args:
         text: uint8, ends with a newline and `PADDING` bytes more.
@@ -116,10 +155,10 @@ def parse(  # type: ignore[no-untyped-def]
         seen: int64 `[columns]`, 0 at the first call for a text.
         ends: bool `[2]`, whether the first and the last index occur.
 
-    Returns what stopped it, the number of rows, and where the next line begins.
+    Returns the number of rows, where the next line begins, and how many lines were passed. It
+    stops where the text ends, where the rows are full, or at a line that is unusual.
     """
-    double = np.zeros(1, np.float64)
-    bits = double.view(np.uint64)
+    passed = 0
     query = query_end = -1  # of the row before
     end = len(text) - PADDING
     while at < end:
@@ -128,20 +167,23 @@ def parse(  # type: ignore[no-untyped-def]
             at += 1
         if text[at] == NEWLINE:
             at += 1
+            passed += 1
             continue
         if text[at] == RETURN and text[at + 1] == NEWLINE:
             at += 2
+            passed += 1
             continue
         if text[at] == HASH:
             while text[at] != NEWLINE:
                 at += 1
             at += 1
+            passed += 1
             continue
         if row == len(labels):
-            return FULL, row, line
-        label, at, certain = _number(text, at, double, bits)
+            return row, line, passed
+        label, at, certain = _number(text, at)
         if not certain or label < 0:
-            return UNUSUAL, row, line
+            return row, line, passed
         lines[row] = line
         start_of_query = end_of_query = -1
         documents[row, 0] = -1
@@ -162,35 +204,30 @@ def parse(  # type: ignore[no-untyped-def]
                 at = _comment(text, at, documents, row)
                 break
             if text[at - 1] != SPACE and text[at - 1] != TAB:
-                return UNUSUAL, row, line
+                return row, line, passed
             if first and byte == 113 and text[at + 1] == 105 and text[at + 2] == 100:
                 if text[at + 3] != COLON:
-                    return UNUSUAL, row, line
+                    return row, line, passed
                 at += 4
                 start_of_query = at
                 while text[at] > SPACE and text[at] != HASH and text[at] < 127:
                     at += 1
                 end_of_query = at
                 if start_of_query == at or text[at] >= 127:
-                    return UNUSUAL, row, line
+                    return row, line, passed
                 first = False
                 continue
             first = False
-            index = 0
-            start = at
-            while True:
-                digit = text[at] - np.uint8(ZERO)
-                if digit > 9:
-                    break
-                index = index * 10 + np.int64(digit)
-                at += 1
-            if at == start or at - start > 9 or text[at] != COLON:
-                return UNUSUAL, row, line
+            found, count = _digits(text, at)
+            at += count
+            if count == 0 or count == 8 or text[at] != COLON:
+                return row, line, passed
+            index = np.int64(found)
             if index >= len(seen):
-                return UNUSUAL, row, line
-            value, at, certain = _number(text, at + 1, double, bits)
+                return row, line, passed
+            value, at, certain = _number(text, at + 1)
             if not certain or seen[index] == line + 1:
-                return UNUSUAL, row, line
+                return row, line, passed
             seen[index] = line + 1
             features[row, index] = value
             lowest = lowest or index == 0
@@ -203,11 +240,12 @@ def parse(  # type: ignore[no-untyped-def]
         queries[row, 0] = -2 if same else start_of_query
         queries[row, 1] = end_of_query
         query, query_end = start_of_query, end_of_query
+        passed += 1
         labels[row] = label
         ends[0] = ends[0] or lowest
         ends[1] = ends[1] or highest
         row += 1
-    return FINISHED, row, at
+    return row, at, passed
 
 
 @njit(nogil=True, cache=True)

@@ -24,7 +24,7 @@ from tfrankloss.data import storage
 from tfrankloss.data.letor import LetorFormatError, Row, Rules, TokenError, parse_line
 from tfrankloss.data.progress import Progress
 from tfrankloss.data.ranking_data import RankingData, from_storage, group, splits_of
-from tfrankloss.data.sources import Source, find_sources
+from tfrankloss.data.sources import PADDING, Source, find_sources
 from tfrankloss.options import check_choice, check_integer
 
 # Changes whenever the same file would be read as something else.
@@ -34,6 +34,7 @@ BLOCK = 1 << 22
 CHUNK = 1 << 20
 # Below this size compiled code would take longer to load than plain Python takes to read.
 COMPILED_FROM = 1 << 22
+SHORTEST_LINE = 2
 NAMED_LINES = 5
 WHOLE_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 
@@ -230,7 +231,7 @@ class _Block:
     data stand before them, and what is wrong.
     """
 
-    lines: int
+    lines: int = 0
     rows: int = 0
     width: int = 0
     zero: bool = False  # whether the index 0 occurs
@@ -259,12 +260,12 @@ class _Parser:
         self._width = 1 if options.num_features is None else options.num_features + 1
 
     def parse(self, text: bytes) -> _Block:
-        """All rows of a text that ends with a newline, or those before the first error."""
-        block = _Block(lines=text.count(b"\n"))
-        padded = np.frombuffer(text + bytes(8), np.uint8)
+        """All rows of a block, or those before the first error."""
+        block = _Block()
+        padded = np.frombuffer(text, np.uint8)
         at, finished = 0, False
         while not finished:
-            rows = min(block.lines, max(1, CHUNK // self._width))
+            rows = max(1, min(len(text) // SHORTEST_LINE, CHUNK // self._width))
             chunk = _Chunk(rows, self._width, self._options.missing_value)
             at, finished = self._fill(chunk, block, text, padded, at)
             chunk.add_to(block, text)
@@ -278,9 +279,10 @@ class _Parser:
         """Fills the rows of a chunk; returns where it stopped and whether that is the end."""
         while True:
             if self._kernel is not None and chunk.rows < chunk.capacity:
-                _, chunk.rows, at = self._kernel(padded, at, chunk.rows, *chunk.arrays())
-            if at >= len(text) or chunk.rows == chunk.capacity:
-                return at, at >= len(text)
+                chunk.rows, at, passed = self._kernel(padded, at, chunk.rows, *chunk.arrays())
+                block.lines += passed
+            if at >= len(text) - PADDING or chunk.rows == chunk.capacity:
+                return at, at >= len(text) - PADDING
             end = text.index(b"\n", at)
             line = text[at:end].removesuffix(b"\r")
             chunk.features[chunk.rows] = self._options.missing_value
@@ -290,10 +292,11 @@ class _Parser:
                     chunk.put(row, at)
             except TokenError as error:
                 before = block.rows + chunk.rows + len(block.bad)
-                block.bad.append((line_number(text, at), before, error))
+                block.bad.append((block.lines + 1, before, error))
                 if self._options.on_error == "raise":
                     return at, True
             at = end + 1
+            block.lines += 1
 
 
 class _Chunk:
@@ -399,10 +402,11 @@ class _Memory:
     def append(self, features: np.ndarray, expected_rows: int) -> None:
         """Adds rows; `expected_rows` is a guess of all there will be."""
         needed = self._rows + len(features)
-        if needed > len(self._features):
-            # What is not written to takes no memory, and a large array grows without a copy.
-            shape = (max(needed, expected_rows), features.shape[1])
-            self._features.resize(shape, refcheck=False)
+        if not self._rows:
+            # What is not written to takes no memory.
+            self._features = np.empty((max(needed, expected_rows), features.shape[1]), np.float32)
+        elif needed > len(self._features):
+            self._features.resize((needed + needed // 8, features.shape[1]), refcheck=False)
         self._features[self._rows : needed] = features
         self._rows = needed
 
@@ -455,7 +459,7 @@ def _parse(source: Source, options: Options, sink: Any, progress: bool) -> Any:
             bar.update(position)
 
         try:
-            for text, position in source.blocks(BLOCK):
+            for text, position in source.blocks(BLOCK, digest=isinstance(sink, _File)):
                 if position == size and not waiting:  # no thread for a single block
                     assembly.add(parser.parse(text), 1.0)
                     continue

@@ -25,6 +25,8 @@ SPLIT = re.compile(
 )
 # A file that changed less than this before it was read may change again within the same tick.
 TICK = 2_000_000_000
+# Zero bytes behind a piece of text, so that a kernel may read eight bytes from any place in it.
+PADDING = 8
 DAMAGED = (
     EOFError,
     zlib.error,
@@ -59,34 +61,39 @@ class Source:
                 return archive.getinfo(self.member).file_size
         return self.path.stat().st_size
 
-    def blocks(self, size: int) -> Iterator[tuple[bytes, int]]:
-        """Text that ends with a newline, about `size` bytes each, and how far the file is read."""
+    def blocks(self, size: int, digest: bool = True) -> Iterator[tuple[bytes, int]]:
+        """Pieces of text of about `size` bytes, and how far the file is read.
+
+        Each ends with a newline and `PADDING` bytes.
+        """
         self._key = self._state()
-        digest = hashlib.sha1(usedforsecurity=False)
+        hashed = hashlib.sha1(usedforsecurity=False)
         try:
             with open(self.path, "rb") as file:
                 stream = self._decompressed(file)
-                rest = [b""]
+                rest: list[bytes | memoryview] = []
                 first = True
                 while data := stream.read(size):
-                    digest.update(data)
+                    if digest:
+                        hashed.update(data)
                     if first:
                         data, first = data.removeprefix(b"\xef\xbb\xbf"), False
                     cut = data.rfind(b"\n") + 1
                     position = stream.tell() if self.member else file.tell()
                     if cut:
-                        yield b"".join([*rest, data[:cut]]), position
+                        yield b"".join([*rest, memoryview(data)[:cut], bytes(PADDING)]), position
                         rest = []
                     rest.append(data[cut:])
                 if any(rest):
-                    yield b"".join([*rest, b"\n"]), self.size()
+                    yield b"".join([*rest, b"\n", bytes(PADDING)]), self.size()
         except DAMAGED as error:
             raise self._damaged(error) from error
         except OSError as error:
             if error.errno is None:  # how bz2 reports damage
                 raise self._damaged(error) from error
             raise
-        self._key["digest"] = digest.hexdigest()
+        if digest:
+            self._key["digest"] = hashed.hexdigest()
 
     def _damaged(self, error: BaseException) -> LetorFormatError:
         return LetorFormatError(
