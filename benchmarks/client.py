@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from benchmarks.lists import Shape
 from benchmarks.environments import InstallationError, python_for, worker_module
+from benchmarks.lists import Shape
 from benchmarks.workers.protocol import MEMORY_LIMIT_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.client import Worker, WorkerError
-from benchmarks.lists import Shape
 from benchmarks.environments import PEERS
+from benchmarks.lists import Shape
 from benchmarks.registry import LOSSES, Loss, markdown
 
 SHAPES = "128x32,32x200,8x1000,1x10000,ragged"

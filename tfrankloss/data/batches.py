@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tfrankloss.data.ranking_data import RankingData
 
 # XLA compiles a program per size.
-MOST_SIZES = 10
+MOST_SIZES = 12
 BATCH_SIZE = 128
 MULTIPLE = 8
 

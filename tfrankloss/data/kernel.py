@@ -12,7 +12,6 @@ from numba.extending import intrinsic
 
 from tfrankloss.data.sources import PADDING
 
-
 NEWLINE, RETURN, SPACE, TAB, HASH, COLON = 10, 13, 32, 9, 35, 58
 PLUS, MINUS, POINT, LETTER_E = 43, 45, 46, 101
 LOWER = np.uint8(32)  # makes a letter small
@@ -22,6 +21,7 @@ TOP_BITS, PAIR_BYTES = np.uint64(0x8080808080808080), np.uint64(0x00FF00FF00FF00
 FOUR_BYTES = np.uint64(0x0000FFFF0000FFFF)
 PAIRS, FOURS = np.uint64(10 << 8 | 1), np.uint64(100 << 16 | 1)
 EIGHTS = np.uint64(10_000 << 32 | 1)
+FOUR_LETTERS, QUERY = np.uint64(0xFFFFFFFF), np.uint64(int.from_bytes(b"qid:", "little"))
 THREE, EIGHT, SIXTEEN, THIRTY_TWO, SIXTY_FOUR = (np.uint64(x) for x in (3, 8, 16, 32, 64))
 WHOLE = np.array([10**power for power in range(9)], np.uint64)
 
@@ -35,10 +35,10 @@ DOUBT = 4
 
 
 @intrinsic
-def _word(typing, text, at):  # type: ignore[no-untyped-def]
+def _word(typing, text, at):
     """Eight bytes from `at` on as one number, the first byte lowest."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         place = builder.gep(array.data, [arguments[1]])
         return builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
@@ -47,27 +47,38 @@ def _word(typing, text, at):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _trailing_zeros(typing, x):  # type: ignore[no-untyped-def]
+def _byte(typing, text, at):
+    """`text[at]`, without the question whether `at` counts from the end."""
+
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.load(builder.gep(array.data, [arguments[1]]))
+
+    return types.uint8(text, types.int64), generate
+
+
+@intrinsic
+def _trailing_zeros(typing, x):
     """The number of zero bits below the lowest bit that is set; 64 for 0."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.IntType(1)(0))
 
     return types.uint64(types.uint64), generate
 
 
 @intrinsic
-def _bits(typing, x):  # type: ignore[no-untyped-def]
+def _bits(typing, x):
     """The bits of a float64 number."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.IntType(64))
 
     return types.int64(types.float64), generate
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _digits(text, at):  # type: ignore[no-untyped-def]
+def _digits(text, at):
     """The digits from `at` on, at most eight of them, as a number, and how many there are.
 
     All eight bytes at once: a loop over digits would guess its end wrong in every number. Bytes
@@ -87,10 +98,10 @@ def _digits(text, at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _number(text, at):  # type: ignore[no-untyped-def]
+def _number(text, at):
     """The number at `at`: its value, where it ends, and whether it is certain."""
-    negative = text[at] == MINUS
-    if negative or text[at] == PLUS:
+    negative = _byte(text, at) == MINUS
+    if negative or _byte(text, at) == PLUS:
         at += 1
     mantissa, count = _digits(text, at)
     at += count
@@ -101,7 +112,7 @@ def _number(text, at):  # type: ignore[no-untyped-def]
         at += count
         digits += count
     exponent = 0
-    if text[at] == POINT:
+    if _byte(text, at) == POINT:
         at += 1
         count = 8
         while count == 8:
@@ -112,10 +123,10 @@ def _number(text, at):  # type: ignore[no-untyped-def]
         digits -= exponent
     if digits == 0 or digits > DIGITS:
         return 0.0, at, False
-    if text[at] | LOWER == LETTER_E:
+    if _byte(text, at) | LOWER == LETTER_E:
         at += 1
-        down = text[at] == MINUS
-        if down or text[at] == PLUS:
+        down = _byte(text, at) == MINUS
+        if down or _byte(text, at) == PLUS:
             at += 1
         power, count = _digits(text, at)
         at += count
@@ -136,9 +147,7 @@ def _number(text, at):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def parse(  # type: ignore[no-untyped-def]
-    text, at, row, features, labels, lines, queries, documents, seen, ends
-):
+def parse(text, at, row, features, labels, lines, queries, documents, seen, ends):
     """Reads lines into rows.
 
     Args:
@@ -160,21 +169,22 @@ def parse(  # type: ignore[no-untyped-def]
     """
     passed = 0
     query = query_end = -1  # of the row before
+    width = len(seen)
     end = len(text) - PADDING
     while at < end:
         line = at
-        while text[at] == SPACE or text[at] == TAB:
+        while _byte(text, at) == SPACE or _byte(text, at) == TAB:
             at += 1
-        if text[at] == NEWLINE:
+        if _byte(text, at) == NEWLINE:
             at += 1
             passed += 1
             continue
-        if text[at] == RETURN and text[at + 1] == NEWLINE:
+        if _byte(text, at) == RETURN and _byte(text, at + 1) == NEWLINE:
             at += 2
             passed += 1
             continue
-        if text[at] == HASH:
-            while text[at] != NEWLINE:
+        if _byte(text, at) == HASH:
+            while _byte(text, at) != NEWLINE:
                 at += 1
             at += 1
             passed += 1
@@ -188,87 +198,86 @@ def parse(  # type: ignore[no-untyped-def]
         start_of_query = end_of_query = -1
         documents[row, 0] = -1
         first = True
-        lowest = highest = False
         while True:
-            byte = text[at]
+            while _byte(text, at) == SPACE or _byte(text, at) == TAB:
+                found, count = _digits(text, at + 1)
+                place = at + 1 + count
+                if count == 0 or count == 8 or _byte(text, place) != COLON or found >= width:
+                    break
+                index = np.int64(found)
+                value, at, certain = _number(text, place + 1)
+                if not certain or seen[index] == line + 1:
+                    return row, line, passed
+                seen[index] = line + 1
+                features[row, index] = value
+                first = False
+            byte = _byte(text, at)
             if byte in (SPACE, TAB):
                 at += 1
                 continue
             if byte == NEWLINE:
                 at += 1
                 break
-            if byte == RETURN and text[at + 1] == NEWLINE:
+            if byte == RETURN and _byte(text, at + 1) == NEWLINE:
                 at += 2
                 break
             if byte == HASH:
                 at = _comment(text, at, documents, row)
                 break
-            if text[at - 1] != SPACE and text[at - 1] != TAB:
-                return row, line, passed
-            if first and byte == 113 and text[at + 1] == 105 and text[at + 2] == 100:
-                if text[at + 3] != COLON:
-                    return row, line, passed
+            spaced = _byte(text, at - 1) == SPACE or _byte(text, at - 1) == TAB
+            if spaced and first and _word(text, at) & FOUR_LETTERS == QUERY:
                 at += 4
                 start_of_query = at
-                while text[at] > SPACE and text[at] != HASH and text[at] < 127:
+                while _byte(text, at) > SPACE and _byte(text, at) != HASH and _byte(text, at) < 127:
                     at += 1
                 end_of_query = at
-                if start_of_query == at or text[at] >= 127:
+                if start_of_query == at or _byte(text, at) >= 127:
                     return row, line, passed
                 first = False
                 continue
-            first = False
-            found, count = _digits(text, at)
-            at += count
-            if count == 0 or count == 8 or text[at] != COLON:
-                return row, line, passed
-            index = np.int64(found)
-            if index >= len(seen):
-                return row, line, passed
-            value, at, certain = _number(text, at + 1)
-            if not certain or seen[index] == line + 1:
-                return row, line, passed
-            seen[index] = line + 1
-            features[row, index] = value
-            lowest = lowest or index == 0
-            highest = highest or index == len(seen) - 1
+            return row, line, passed
         same = query >= 0 and end_of_query - start_of_query == query_end - query
         place = 0
         while same and place < query_end - query:
-            same = text[query + place] == text[start_of_query + place]
+            same = _byte(text, query + place) == _byte(text, start_of_query + place)
             place += 1
         queries[row, 0] = -2 if same else start_of_query
         queries[row, 1] = end_of_query
         query, query_end = start_of_query, end_of_query
         passed += 1
         labels[row] = label
-        ends[0] = ends[0] or lowest
-        ends[1] = ends[1] or highest
+        ends[0] |= seen[0] == line + 1
+        ends[1] |= seen[width - 1] == line + 1
         row += 1
     return row, at, passed
 
 
 @njit(nogil=True, cache=True)
-def _comment(text, at, documents, row):  # type: ignore[no-untyped-def]
+def _comment(text, at, documents, row):
     """Goes to the next line; notes what follows the first `docid =`."""
     searching = True
-    while text[at] != NEWLINE:
+    while _byte(text, at) != NEWLINE:
         at += 1
-        if searching and text[at] == 100 and text[at + 1] == 111 and text[at + 2] == 99:
-            if text[at + 3] != 105 or text[at + 4] != 100:
+        if (
+            searching
+            and _byte(text, at) == 100
+            and _byte(text, at + 1) == 111
+            and _byte(text, at + 2) == 99
+        ):
+            if _byte(text, at + 3) != 105 or _byte(text, at + 4) != 100:
                 continue
             place = at + 5
-            while text[place] == SPACE or text[place] == TAB:
+            while _byte(text, place) == SPACE or _byte(text, place) == TAB:
                 place += 1
-            if text[place] != 61:  # =
+            if _byte(text, place) != 61:  # =
                 continue
             place += 1
-            while text[place] == SPACE or text[place] == TAB:
+            while _byte(text, place) == SPACE or _byte(text, place) == TAB:
                 place += 1
             start = place
-            while text[place] not in (SPACE, TAB, NEWLINE):
+            while _byte(text, place) not in (SPACE, TAB, NEWLINE):
                 place += 1
-            if text[place] == NEWLINE and text[place - 1] == RETURN:
+            if _byte(text, place) == NEWLINE and _byte(text, place - 1) == RETURN:
                 place -= 1
             if place > start:
                 documents[row, 0] = start

@@ -395,7 +395,7 @@ class RankingData:
         """Padded batches for `model.fit`: `({"features", "mask"}, labels)`, and weights if any.
 
         `features` are `[batch, list, features]`, `mask` and `labels` `[batch, list]`, labels -1 in
-        padding. Lists of similar length come together, in at most ten sizes that are chosen for
+        padding. Lists of similar length come together, in at most twelve sizes that are chosen for
         these data, so that little padding is computed and XLA compiles few programs; an incomplete
         batch is filled up with empty lists, which count in no loss or metric of this package.
 

@@ -31,7 +31,7 @@ from tfrankloss.options import check_choice, check_integer
 VERSION = 1
 BLOCK = 1 << 22
 # Numbers in the features of one chunk of rows.
-CHUNK = 1 << 20
+CHUNK = 1 << 19
 # Below this size compiled code would take longer to load than plain Python takes to read.
 COMPILED_FROM = 1 << 22
 SHORTEST_LINE = 2
@@ -258,23 +258,36 @@ class _Parser:
         self._kernel = compiled_kernel() if compiled else None
         # Columns are indices from 0. What one block sees, the next need not find out again.
         self._width = 1 if options.num_features is None else options.num_features + 1
+        self._spare: deque[np.ndarray] = deque()  # new memory costs more than to fill old
 
-    def parse(self, text: bytes) -> _Block:
+    def parse(self, text: bytearray) -> _Block:
         """All rows of a block, or those before the first error."""
         block = _Block()
         padded = np.frombuffer(text, np.uint8)
         at, finished = 0, False
         while not finished:
             rows = max(1, min(len(text) // SHORTEST_LINE, CHUNK // self._width))
-            chunk = _Chunk(rows, self._width, self._options.missing_value)
+            chunk = _Chunk(self._buffer(rows), self._options.missing_value)
             at, finished = self._fill(chunk, block, text, padded, at)
             chunk.add_to(block, text)
             self._width = max(self._width, chunk.width)
         block.width = self._width
         return block
 
+    def _buffer(self, rows: int) -> np.ndarray:
+        shape = (rows, self._width)
+        while self._spare:
+            buffer = self._spare.popleft()
+            if buffer.shape == shape:
+                return buffer
+        return np.empty(shape, np.float32)
+
+    def recycle(self, block: _Block) -> None:
+        """Takes back the memory of a block that is not needed any more."""
+        self._spare += [part.base for part in block.features if part.base is not None]
+
     def _fill(
-        self, chunk: "_Chunk", block: _Block, text: bytes, padded: np.ndarray, at: int
+        self, chunk: "_Chunk", block: _Block, text: bytearray, padded: np.ndarray, at: int
     ) -> tuple[int, bool]:
         """Fills the rows of a chunk; returns where it stopped and whether that is the end."""
         while True:
@@ -284,7 +297,7 @@ class _Parser:
             if at >= len(text) - PADDING or chunk.rows == chunk.capacity:
                 return at, at >= len(text) - PADDING
             end = text.index(b"\n", at)
-            line = text[at:end].removesuffix(b"\r")
+            line = bytes(text[at:end]).removesuffix(b"\r")
             chunk.features[chunk.rows] = self._options.missing_value
             try:
                 row = parse_line(line, self._options.rules)
@@ -302,12 +315,13 @@ class _Parser:
 class _Chunk:
     """Arrays for some rows, and what the kernel could not read into them."""
 
-    def __init__(self, capacity: int, width: int, missing_value: float) -> None:
-        self.capacity = capacity
+    def __init__(self, features: np.ndarray, missing_value: float) -> None:
+        features.fill(missing_value)
+        self.features = features
+        self.capacity, width = features.shape
         self.width = width
         self.rows = 0
         self._missing_value = missing_value
-        self.features = np.full((self.capacity, width), missing_value, np.float32)
         self._labels = np.empty(self.capacity, np.float32)
         self._lines = np.empty(self.capacity, np.int64)
         self._queries = np.empty((self.capacity, 2), np.int64)
@@ -347,7 +361,7 @@ class _Chunk:
         self._put[self.rows] = row
         self.rows += 1
 
-    def add_to(self, block: _Block, text: bytes) -> None:
+    def add_to(self, block: _Block, text: bytearray) -> None:
         """Appends the rows to a block."""
         starts = self._queries[: self.rows, 0]
         starts[list(self._put)] = 0
@@ -356,7 +370,7 @@ class _Chunk:
                 query = self._put[row].query
             else:
                 start, end = self._queries[row].tolist()
-                query = None if start < 0 else text[start:end]
+                query = None if start < 0 else bytes(text[start:end])
             if not block.queries:
                 block.first_line = line_number(text, self._lines[row])
             elif block.mixed is None and (block.queries[0][1] is None) != (query is None):
@@ -367,7 +381,7 @@ class _Chunk:
         self._documents[list(self._put), 0] = -1
         for row in np.flatnonzero(self._documents[: self.rows, 0] >= 0).tolist():
             start, end = self._documents[row].tolist()
-            named[row] = text[start:end]
+            named[row] = bytes(text[start:end])
         if named and not block.documents:
             block.documents = [b""] * block.rows
         if named or block.documents:
@@ -378,7 +392,7 @@ class _Chunk:
         block.rows += self.rows
 
 
-def line_number(text: bytes, place: int) -> int:
+def line_number(text: bytearray, place: int) -> int:
     """The number of the line at a place, from 1."""
     return text.count(b"\n", 0, place) + 1
 
@@ -455,7 +469,9 @@ def _parse(source: Source, options: Options, sink: Any, progress: bool) -> Any:
 
         def take() -> None:
             future, position = waiting.popleft()
-            assembly.add(future.result(), position / max(size, 1))
+            block = future.result()
+            assembly.add(block, position / max(size, 1))
+            parser.recycle(block)
             bar.update(position)
 
         try:

@@ -61,7 +61,7 @@ class Source:
                 return archive.getinfo(self.member).file_size
         return self.path.stat().st_size
 
-    def blocks(self, size: int, digest: bool = True) -> Iterator[tuple[bytes, int]]:
+    def blocks(self, size: int, digest: bool = True) -> Iterator[tuple[bytearray, int]]:
         """Pieces of text of about `size` bytes, and how far the file is read.
 
         Each ends with a newline and `PADDING` bytes.
@@ -71,21 +71,31 @@ class Source:
         try:
             with open(self.path, "rb") as file:
                 stream = self._decompressed(file)
-                rest: list[bytes | memoryview] = []
+                rest = b""
                 first = True
-                while data := stream.read(size):
-                    if digest:
-                        hashed.update(data)
-                    if first:
-                        data, first = data.removeprefix(b"\xef\xbb\xbf"), False
-                    cut = data.rfind(b"\n") + 1
-                    position = stream.tell() if self.member else file.tell()
+                while True:
+                    # Read into place, behind what is left over: text is copied once. A line longer
+                    # than a block is read in steps that grow.
+                    text = bytearray(len(rest) + max(size, len(rest)))
+                    text[: len(rest)] = rest
+                    with memoryview(text)[len(rest) :] as free:
+                        count = stream.readinto(free)  # type: ignore[attr-defined]
+                        if digest:
+                            hashed.update(free[:count])
+                    del text[len(rest) + count :]
+                    if first and text.startswith(b"\xef\xbb\xbf"):
+                        del text[:3]
+                    first = False
+                    if not count:
+                        break
+                    cut = text.rfind(b"\n") + 1
+                    rest = bytes(text[cut:])
                     if cut:
-                        yield b"".join([*rest, memoryview(data)[:cut], bytes(PADDING)]), position
-                        rest = []
-                    rest.append(data[cut:])
-                if any(rest):
-                    yield b"".join([*rest, b"\n", bytes(PADDING)]), self.size()
+                        del text[cut:]
+                        text += bytes(PADDING)
+                        yield text, stream.tell() if self.member else file.tell()
+                if rest:
+                    yield bytearray(rest + b"\n" + bytes(PADDING)), self.size()
         except DAMAGED as error:
             raise self._damaged(error) from error
         except OSError as error:

@@ -15,7 +15,7 @@ SIGNALS = 12
 LIKENESS = (0.9, 0.5, 0.7, 0.0)
 # Standard deviations: of the logarithm of a list's length; of what makes all documents of a query
 # more relevant, in units of what the features say.
-SPREAD_OF_LENGTHS, SPREAD_OF_QUERIES = 0.8, 0.7
+SPREAD_OF_LENGTHS, SPREAD_OF_QUERIES = 0.55, 0.7
 
 # From a standard normal value s to a feature. Features take turns in kind; m, from 0 to 1, gives
 # each a magnitude of its own.
