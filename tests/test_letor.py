@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import letor_reference
-from tfrankloss.data import LetorFormatError, RankingData, load_letor, reader
+from tfrankloss.data import LetorFormatError, RankingData, load_letor, parsing, reader, sources
 from tfrankloss.data.letor import to_float32
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -32,7 +32,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Both readers of a line."""
     if request.param == "compiled":
         pytest.importorskip("numba")
-    monkeypatch.setattr(reader, "COMPILED_FROM", 0 if request.param == "compiled" else 1 << 60)
+    monkeypatch.setattr(parsing, "COMPILED_FROM", 0 if request.param == "compiled" else 1 << 60)
     return request.param
 
 
@@ -92,9 +92,9 @@ def test_valid_files_in_small_blocks(
 ) -> None:
     """Blocks and chunks may end anywhere; columns are found out on the way."""
     generator = random.Random(2)
-    monkeypatch.setattr(reader, "CHUNK", 20)
+    monkeypatch.setattr(parsing, "CHUNK", 20)
     for _ in range(300):
-        monkeypatch.setattr(reader, "BLOCK", generator.randint(1, 200))
+        monkeypatch.setattr(parsing, "BLOCK", generator.randint(1, 200))
         text = letor_reference.valid_file(generator)
         assert check_against_reference(tmp_path / "file.txt", text)
         expected = letor_reference.read(text)
@@ -316,6 +316,10 @@ def test_other_errors(tmp_path: Path) -> None:
         load_letor(path, num_features=0)
     with pytest.raises(ValueError, match="missing_value"):
         load_letor(path, missing_value="0")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cache"):
+        load_letor(path, cache=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="first_index"):
+        load_letor(path, first_index=2)
 
 
 def test_scattered_queries_are_regrouped(kernel: str, tmp_path: Path) -> None:
@@ -364,7 +368,7 @@ def test_cache_follows_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     os.utime(path, (old, old))
     assert load_letor(path).features.tolist() == [[1.0]]
     with monkeypatch.context() as patched:  # nothing is parsed a second time
-        patched.setattr(reader, "_parse", None)
+        patched.setattr(reader, "parse_source", None)
         assert load_letor(path).features.tolist() == [[1.0]]
         os.utime(path)  # another time, the same text
         assert load_letor(path).features.tolist() == [[1.0]]
@@ -422,7 +426,7 @@ def _load_and_compare(path: str, started: Any, slow: bool) -> None:
             append(writer, features)
 
         reader.storage.Writer.append = slowly  # type: ignore[method-assign]
-        reader.BLOCK = 2000
+        parsing.BLOCK = 2000
     started.set()
     data = load_letor(path, progress=False)
     assert data.labels.sum() == 3000 * 2
@@ -466,6 +470,108 @@ def test_kills_while_the_cache_is_written(tmp_path: Path, processes: Any) -> Non
     assert written < 50  # some were killed before the cache was complete
     leftovers = [x for x in tmp_path.iterdir() if x.name.endswith(".partial")]
     assert not leftovers
+
+
+def test_a_cache_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose time is another is read through once more, and never again."""
+    path = tmp_path / "data.txt"
+    path.write_text(SMALL)
+    load_letor(path)
+    monkeypatch.setattr(sources, "TICK", -(10**18))  # as if it were long ago
+    load_letor(path)
+    os.utime(path)
+    load_letor(path)  # reads the text, because the time is another
+    monkeypatch.setattr(sources.Source, "blocks", None)
+    assert load_letor(path).num_documents == 3
+
+
+def test_a_cache_is_used_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text(SMALL)
+    load_letor(path)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(reader.storage, "locked", refuse)
+    monkeypatch.setattr(reader, "writing", refuse)
+    monkeypatch.setattr(reader, "parse_source", None)
+    assert load_letor(path).num_documents == 3
+
+
+def test_several_files_without_query_ids(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1 1:1\n0 1:2\n")
+        (tmp_path / f"{name}.query").write_text("2\n")
+    data = load_letor([tmp_path / "a", tmp_path / "b"])
+    assert data.row_splits.tolist() == [0, 2, 4]
+    assert data.query_ids.tolist() == [0, 1]
+
+
+def test_first_index(kernel: str, tmp_path: Path) -> None:
+    """A file that counts from 0 may lack the feature 0."""
+    (tmp_path / "train.txt").write_text("1 qid:1 0:1 2:3\n")
+    (tmp_path / "test.txt").write_text("1 qid:1 1:5 2:3\n")
+    for options in ({}, {"num_features": 3}):
+        both = load_letor(tmp_path, **options)
+        assert both["train"].features.tolist() == [[1, 0, 3]]
+        assert both["test"].features.tolist() == [[0, 5, 3]]
+        alone = load_letor(tmp_path / "test.txt", first_index=0, **options)
+        assert alone.features.tolist() == [[0, 5, 3]]
+    assert load_letor(tmp_path / "test.txt").features.tolist() == [[5, 3]]
+    with pytest.raises(LetorFormatError, match="first_index=1.*'0:1'"):
+        load_letor(tmp_path / "train.txt", first_index=1)
+    with pytest.raises(LetorFormatError, match="beyond num_features=2"):
+        load_letor(tmp_path / "train.txt", first_index=0, num_features=2)
+    (tmp_path / "test.txt").write_text("1 qid:1 3:5\n")
+    with pytest.raises(ValueError, match="index 3, which is beyond num_features=3"):
+        load_letor(tmp_path, num_features=3)
+
+
+def test_skipping_lines_without_query(kernel: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text("1 qid:1 1:2\n0\n1 qid:1 1:3\n")
+    with pytest.warns(UserWarning, match="1 lines.*line 2.*either all lines"):
+        assert load_letor(path, on_error="skip").num_documents == 2
+
+
+def test_writing(tmp_path: Path) -> None:
+    data = RankingData.from_arrays([[1], [2]], [0, 1], [-1, 5], ["x", ""])
+    data.to_letor(tmp_path / "data.txt.GZ")
+    again = load_letor(tmp_path / "data.txt.GZ")
+    assert again.query_ids.tolist() == [-1, 5]
+    assert again.document_ids is not None and again.document_ids.tolist() == ["x", ""]
+    with pytest.raises(ValueError, match=r"data.zip"):
+        data.to_letor(tmp_path / "data.zip")
+    with pytest.raises(ValueError, match="2 lists of 1 queries"):
+        RankingData.concat([data[:1], data[:1]]).to_letor(tmp_path / "two.txt")
+    spaced = RankingData.from_arrays([[1]], [0], ["a b"])
+    with pytest.raises(ValueError, match="'a b'"):
+        spaced.to_letor(tmp_path / "spaced.txt")
+    assert not [x for x in tmp_path.iterdir() if "partial" in x.name]
+
+
+def test_long_ids_are_refused(kernel: str, tmp_path: Path) -> None:
+    """They would make all ids as long."""
+    path = tmp_path / "data.txt"
+    path.write_text(f"{SMALL}1 qid:{'x' * 300} 1:1\n")
+    with pytest.raises(LetorFormatError, match="line 4.*at most 256 bytes"):
+        load_letor(path)
+    path.write_text(f"{SMALL}1 qid:9 1:1 # docid = {'x' * 300}\n")
+    with pytest.raises(LetorFormatError, match="line 4, column 23.*at most 256 bytes"):
+        load_letor(path)
+
+
+def test_a_large_file_without_compiled_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text(SMALL)
+    monkeypatch.setattr(parsing, "SLOW_FROM", 10)
+    with pytest.warns(UserWarning, match=r"tfrankloss\[fast\]"):
+        load_letor(path)
 
 
 def test_two_processes_at_once(tmp_path: Path, processes: Any) -> None:

@@ -83,8 +83,9 @@ def test_concat_and_split() -> None:
     for mine, again in zip(parts, many.split([0.6, 0.2, 0.2], seed=3)):
         assert_same(mine, again)
     assert many.split([0.5, 0.5], seed=4)[0].query_ids.tolist() != parts[0].query_ids.tolist()
-    with pytest.raises(ValueError, match="fractions"):
-        many.split([0.5, 0.6])
+    for wrong in ([0.5, 0.6], [np.nan, 1.0], []):
+        with pytest.raises(ValueError, match="fractions"):
+            many.split(wrong)
 
 
 def test_relevant_and_description() -> None:
@@ -153,6 +154,7 @@ def test_frames(library: str) -> None:
         (([[1.0]], [-1.0], [1]), "labels must be finite and at least 0"),
         (([[1.0]], [np.nan], [1]), "labels must be finite"),
         (([[1.0]], [1.0], [1.5]), "query_ids must be whole numbers or strings"),
+        (([[1.0], [2.0]], [1.0, 1.0], ["a", None]), "query_ids must not be missing"),
         (([1.0], [1.0], [1]), "features must be numbers"),
         (([["x"]], [1.0], [1]), "features must be numbers"),
         (([[1.0]], [1.0, 2.0], [1]), "labels must have one row per entry"),
@@ -189,7 +191,7 @@ def test_transforms(tmp_path: Path) -> None:
     after_logs = Standardize.fit(data, Log1p()).get_config()
     np.testing.assert_allclose(after_logs["mean"], logs.mean(axis=0), rtol=1e-6)
 
-    scaled = data.map_features(QueryMinMax(), per_query=True)
+    scaled = data.map_features(QueryMinMax())
     for query, raw in zip(scaled, data):
         low, high = raw.features.min(axis=0), raw.features.max(axis=0)
         wanted = (raw.features - low) / np.where(high > low, high - low, 1)

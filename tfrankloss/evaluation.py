@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,8 @@ from tfrankloss import config
 from tfrankloss import metrics as known_metrics
 from tfrankloss.core import backend
 from tfrankloss.core.lists import Lists
+from tfrankloss.data.ranking_data import group
+from tfrankloss.files import writing
 from tfrankloss.metrics import RankingMetric, RankingMetrics
 from tfrankloss.metrics.base import measure, orders_of
 from tfrankloss.options import check_fraction, check_integer, needs
@@ -198,7 +199,7 @@ def evaluate(
         weights = _checked_numbers("weights", weights, query_ids)
 
     weighted = weights is not None
-    order, starts = _group(query_ids)
+    order, starts, queries_seen = group(query_ids)
     sizes = np.diff(starts)
     values = np.empty((len(parts), len(sizes)))
     versions = tuple(part._version for part in parts)
@@ -226,8 +227,7 @@ def evaluate(
         for name, x in per_query.items()
     }
     by_name = dict(zip(names, parts, strict=True))
-    firsts = starts[:-1] if order is None else order[starts[:-1]]
-    return Evaluation(means, per_query, query_ids[firsts], by_name)
+    return Evaluation(means, per_query, queries_seen, by_name)
 
 
 def to_trec_run(
@@ -255,7 +255,7 @@ def to_trec_run(
     documents = _document_names(document_ids, query_ids)
     queries = _words("query_ids", query_ids)
     _words("tag", np.asarray([tag]))
-    order, starts = _group(query_ids)
+    order, starts, _ = group(query_ids)
 
     def lines() -> Iterator[str]:
         for start, end in zip(starts[:-1], starts[1:], strict=True):
@@ -265,7 +265,8 @@ def to_trec_run(
                 score = float(scores[row])
                 yield f"{queries[row]} Q0 {documents[row]} {rank} {score!r} {tag}\n"
 
-    _write(path, lines())
+    with writing(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        file.writelines(lines())
 
 
 def to_trec_qrels(
@@ -290,7 +291,8 @@ def to_trec_qrels(
     documents = _document_names(document_ids, query_ids)
     queries = _words("query_ids", query_ids)
     rows = range(len(labels))
-    _write(path, (f"{queries[row]} 0 {documents[row]} {int(labels[row])}\n" for row in rows))
+    with writing(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        file.writelines(f"{queries[row]} 0 {documents[row]} {int(labels[row])}\n" for row in rows)
 
 
 @functools.lru_cache(maxsize=64)
@@ -333,22 +335,6 @@ def _bootstrap(values: np.ndarray, level: float, samples: int, seed: int) -> tup
     means = [values[random.integers(len(values), size=len(values))].mean() for _ in range(samples)]
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def _group(query_ids: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-    """Rows query by query, in the order in which queries are first seen, and where each starts.
-
-    The order of the rows is None where they stand in it already.
-    """
-    changes = np.flatnonzero(query_ids[1:] != query_ids[:-1]) + 1
-    starts = np.concatenate([[0], changes, [len(query_ids)]])
-    numbers: dict[Any, int] = {}  # a dictionary needs no order among ids of different types
-    run_numbers = [numbers.setdefault(run, len(numbers)) for run in query_ids[starts[:-1]].tolist()]
-    if len(numbers) == len(run_numbers):
-        return None, starts
-    number = np.repeat(run_numbers, np.diff(starts))
-    order = np.argsort(number, kind="stable")
-    return order, np.concatenate([[0], np.cumsum(np.bincount(number))])
 
 
 def _batches(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
@@ -456,17 +442,3 @@ def _words(name: str, values: np.ndarray) -> list[str]:
                 f"Received: {name}[{row}]={word!r}"
             )
     return words
-
-
-def _write(path: str | os.PathLike[str], lines: Iterator[str]) -> None:
-    """Writes beside the target and renames, so that no half of a file is taken for a whole."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder to write to. Received: path={str(target)!r}")
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with open(unfinished, "w", encoding="utf-8") as file:
-            file.writelines(lines)
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -162,10 +162,18 @@ def snake_case(name: str) -> str:
     return result
 
 
-def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raises unless `value` is one of the allowed names."""
     if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}. Received: {name}={value!r}")
+        raise ValueError(
+            f"{name} must be one of {', '.join(map(str, allowed))}. Received: {name}={value!r}"
+        )
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raises unless `value` is a number that fits float32, or NaN."""
+    if not _is_number(value) or abs(value) > 3.4e38:
+        raise ValueError(f"{name} must be a number that fits float32. Received: {name}={value!r}")
 
 
 def check_positive(name: str, value: Any) -> None:

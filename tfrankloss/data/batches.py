@@ -183,10 +183,17 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
             f"drop_remainder=True leaves no batch of {len(data)} queries. "
             f"Received: batch_size={plan.batch_size}, max_documents={plan.max_documents}"
         )
+    longest = max(batch.size for batch in batches(data, plan))
+    if longest > (plan.max_documents or longest):
+        raise ValueError(
+            f"A list of {data.lengths.max()} documents, padded to {longest}, is longer than a "
+            f"batch may be (list_size cuts lists). Received: max_documents={plan.max_documents}"
+        )
     epochs = itertools.count()
 
     def elements() -> Iterator[Any]:
-        for epoch in epochs if plan.repeat else [next(epochs)]:
+        # Each iteration of the dataset is an epoch; an endless one counts its own.
+        for epoch in itertools.count() if plan.repeat else [next(epochs)]:
             for batch in batches(data, plan, epoch):
                 yield _element(plan, arrays(data, batch, plan, epoch))
 
@@ -212,3 +219,32 @@ def _element(plan: BatchPlan, parts: dict[str, Any]) -> Any:
         inputs = {"features": parts["features"], "mask": parts["mask"]}
     end = () if parts["weights"] is None else (parts["weights"],)
     return (inputs, parts["labels"], *end)
+
+
+def predict(data: "RankingData", model: Any, max_documents: int) -> np.ndarray:
+    """The scores of each document, see `RankingData.predict`."""
+    import keras
+
+    longest = int(data.lengths.max(initial=1)) + MULTIPLE
+    plan = BatchPlan(max_documents=max(max_documents, longest), shuffle=False)
+    named = isinstance(getattr(model, "input", None), dict)
+    result: np.ndarray | None = None
+    for batch in batches(data, plan) if len(data) else []:
+        parts = arrays(data, batch, plan)
+        inputs = {"features": parts["features"], "mask": parts["mask"]}
+        outputs = model(inputs if named else parts["features"], training=False)
+        scores = keras.ops.convert_to_numpy(outputs)
+        if scores.shape[:2] != parts["mask"].shape:
+            raise ValueError(
+                "The model must give one score per document, [batch, list]. "
+                f"Received: {scores.shape} for {parts['mask'].shape}"
+            )
+        scores = scores[..., 0] if scores.shape[2:] == (1,) else scores
+        if result is None:
+            result = np.empty((data.num_documents, *scores.shape[2:]), scores.dtype)
+        lengths = data.lengths[batch.queries]
+        first = data.row_splits[batch.queries]
+        inside = np.arange(batch.size) < lengths[:, None]
+        rows = (first[:, None] + np.arange(batch.size))[inside]
+        result[rows] = scores[: len(batch.queries)][inside]
+    return np.empty(0, np.float32) if result is None else result

@@ -85,14 +85,14 @@ class Description:
         return figure
 
 
-def describe(data: "RankingData", chunk: int = 1 << 16) -> Description:
+def describe(data: "RankingData") -> Description:
     """Goes through the features once, in pieces, in float64."""
     labels, counts = np.unique(data.labels, return_counts=True)
     width = data.num_features
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
     total, squares, seen = np.zeros(width), np.zeros(width), np.zeros(width)
-    for start in range(0, data.num_documents, chunk):
-        part = data.features[start : start + chunk].astype(np.float64)
+    for rows in data.chunks():
+        part = data.features[rows].astype(np.float64)
         finite = np.isfinite(part)
         low = np.minimum(low, np.where(finite, part, np.inf).min(axis=0))
         high = np.maximum(high, np.where(finite, part, -np.inf).max(axis=0))

@@ -10,6 +10,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from tfrankloss.data.letor import LONGEST_ID
 from tfrankloss.data.sources import PADDING
 
 NEWLINE, RETURN, SPACE, TAB, HASH, COLON = 10, 13, 32, 9, 35, 58
@@ -103,25 +104,30 @@ def _number(text, at):
     negative = _byte(text, at) == MINUS
     if negative or _byte(text, at) == PLUS:
         at += 1
+    start = at
     mantissa, count = _digits(text, at)
     at += count
-    digits = count
+    digits = count  # from the first that is not 0 on, and up to seven zeros before it
     while count == 8:
+        digits = digits if mantissa != 0 else 0
         more, count = _digits(text, at)
         mantissa = mantissa * WHOLE[count] + more
         at += count
         digits += count
+    length = at - start
     exponent = 0
     if _byte(text, at) == POINT:
         at += 1
         count = 8
         while count == 8:
+            digits = digits if mantissa != 0 else 0
             more, count = _digits(text, at)
             mantissa = mantissa * WHOLE[count] + more
             at += count
             exponent -= count
-        digits -= exponent
-    if digits == 0 or digits > DIGITS:
+            digits += count
+        length -= exponent
+    if length == 0 or digits > DIGITS:
         return 0.0, at, False
     if _byte(text, at) | LOWER == LETTER_E:
         at += 1
@@ -147,17 +153,18 @@ def _number(text, at):
 
 
 @njit(nogil=True, cache=True)
-def parse(text, at, row, features, labels, lines, queries, documents, seen, ends):
+def parse(text, at, row, lowest, named, features, labels, queries, documents, seen, ends):
     """Reads lines into rows.
 
     Args:
         text: uint8, ends with a newline and `PADDING` bytes more.
         at: where to begin.
         row: the first row to fill.
+        lowest: the lowest index that may occur.
+        named: whether lines have `qid:`.
         features: float32 `[rows, columns]`, filled with the value of missing features; the column
             is the index.
         labels: float32 `[rows]`.
-        lines: int64 `[rows]`, gets the place of each line in the text.
         queries: int64 `[rows, 2]`, gets the places of each query id: of its begin, -1 if there is
             none, -2 if it is that of the row before; and of its end.
         documents: int64 `[rows, 2]`, gets the places of each document id, or -1.
@@ -194,7 +201,6 @@ def parse(text, at, row, features, labels, lines, queries, documents, seen, ends
         label, at, certain = _number(text, at)
         if not certain or label < 0:
             return row, line, passed
-        lines[row] = line
         start_of_query = end_of_query = -1
         documents[row, 0] = -1
         first = True
@@ -205,6 +211,8 @@ def parse(text, at, row, features, labels, lines, queries, documents, seen, ends
                 if count == 0 or count == 8 or _byte(text, place) != COLON or found >= width:
                     break
                 index = np.int64(found)
+                if index < lowest:
+                    return row, line, passed
                 value, at, certain = _number(text, place + 1)
                 if not certain or seen[index] == line + 1:
                     return row, line, passed
@@ -235,6 +243,10 @@ def parse(text, at, row, features, labels, lines, queries, documents, seen, ends
                     return row, line, passed
                 first = False
                 continue
+            return row, line, passed
+        query_length = end_of_query - start_of_query
+        document_length = documents[row, 1] - documents[row, 0] if documents[row, 0] >= 0 else 0
+        if (start_of_query >= 0) != named or max(query_length, document_length) > LONGEST_ID:
             return row, line, passed
         same = query >= 0 and end_of_query - start_of_query == query_end - query
         place = 0

@@ -8,31 +8,38 @@ faster reader of the usual lines, and hands every other line over to it.
 """
 
 import bz2
-import contextlib
 import gzip
 import lzma
 import math
-import os
 import re
-import secrets
-from collections.abc import Iterator
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from tfrankloss.files import writing
 
 if TYPE_CHECKING:
     from tfrankloss.data.ranking_data import RankingData
 
 NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 SPECIAL = re.compile(rb"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+# Single spaces, a query of plain letters, indices of few digits.
+USUAL = re.compile(
+    rb"([0-9]+(?:\.[0-9]+)?) qid:([!-\"$-~]+)"
+    rb"((?: [0-9]{1,8}:-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)*)[ ]*"
+)
 INDEX = re.compile(rb"[0-9]+")
 TOKEN = re.compile(rb"[^ \t]+")
 DOCUMENT = re.compile(rb"docid[ \t]*=[ \t]*([^ \t]+)")
 # A higher index is more likely a broken line than a feature, unless `num_features` allows it.
 MAX_INDEX = 100_000
+SMALLEST_NORMAL = 1.2e-38  # of float32, and a little above
+# Ids are held in arrays of strings, all as long as the longest.
+LONGEST_ID = 256
 # The largest float32, and where numbers are rounded to infinity.
 LARGEST, OVERFLOW = 2.0**128 - 2.0**104, 2.0**128 - 2.0**103
 
@@ -64,15 +71,28 @@ class Row(NamedTuple):
     label: float
     query: bytes | None
     indices: list[int]
-    values: list[float]
+    values: Sequence[float] | np.ndarray
     document: bytes
 
 
 class Rules(NamedTuple):
     """What `parse_line` allows."""
 
-    num_features: int | None
-    allow_nonfinite: bool
+    num_features: int | None = None
+    allow_nonfinite: bool = False
+    first_index: int | None = None
+
+    @property
+    def lowest(self) -> int:
+        """The lowest index that may occur."""
+        return self.first_index or 0
+
+    @property
+    def highest(self) -> int:
+        """The highest index that may occur."""
+        if self.num_features is None:
+            return MAX_INDEX
+        return self.num_features - 1 if self.first_index == 0 else self.num_features
 
 
 class TokenError(Exception):
@@ -92,6 +112,11 @@ class TokenError(Exception):
 def parse_line(line: bytes, rules: Rules) -> Row | None:
     """Reads one line without its line end; None for a blank one. Raises `TokenError`."""
     text, _, comment = line.partition(b"#")
+    usual = USUAL.fullmatch(text)
+    if usual:
+        row = _usual_row(usual[1], usual[2], usual[3], comment, rules)
+        if row is not None:
+            return row
     tokens = [(match.start() + 1, match.group()) for match in TOKEN.finditer(text)]
     if not tokens:
         return None
@@ -105,9 +130,11 @@ def parse_line(line: bytes, rules: Rules) -> Row | None:
         query = token[4:]
         if not query:
             raise TokenError(column, token, "a query id must follow qid:")
-        if not _printable(query):
-            raise TokenError(column, token, "a query id must be printable UTF-8")
-    indices, values = [], []
+        if not _printable(query) or len(query) > LONGEST_ID:
+            hint = f"a query id must be printable UTF-8 of at most {LONGEST_ID} bytes"
+            raise TokenError(column, token, hint)
+    indices: list[int] = []
+    values: list[float] = []
     for column, token in rest:
         index, colon, value = token.partition(b":")
         if not colon or not INDEX.fullmatch(index):
@@ -124,7 +151,33 @@ def parse_line(line: bytes, rules: Rules) -> Row | None:
                 raise TokenError(column, token, f"feature {number} stands twice in this line")
             seen.add(number)
     document = DOCUMENT.search(comment)
-    return Row(label, query, indices, values, document.group(1) if document else b"")
+    name = document.group(1) if document else b""
+    if document and len(name) > LONGEST_ID:
+        column = len(text) + 2 + document.start(1)
+        raise TokenError(column, name, f"a document id must have at most {LONGEST_ID} bytes")
+    return Row(label, query, indices, values, name)
+
+
+def _usual_row(
+    label: bytes, query: bytes, features: bytes, comment: bytes, rules: Rules
+) -> Row | None:
+    """A line in which nothing is unusual, all numbers at once; or None."""
+    parts = features.replace(b":", b" ").split()
+    indices = list(map(int, parts[::2]))
+    doubles = np.array([float(label), *map(float, parts[1::2])])
+    with np.errstate(over="ignore"):
+        values = doubles.astype(np.float32)
+    sizes = np.abs(doubles)
+    rest = doubles.view(np.int64) & 0x1FFFFFFF
+    in_doubt = (rest == 0x10000000) | ((sizes < SMALLEST_NORMAL) & (sizes > 0)) | (sizes > 3.4e38)
+    inside = not indices or (min(indices) >= rules.lowest and max(indices) <= rules.highest)
+    if in_doubt.any() or not inside or len(set(indices)) < len(indices) or doubles[0] < 0:
+        return None
+    document = DOCUMENT.search(comment)
+    name = document.group(1) if document else b""
+    if len(name) > LONGEST_ID or len(query) > LONGEST_ID:
+        return None
+    return Row(float(values[0]), query, indices, values[1:], name)
 
 
 def _printable(word: bytes) -> bool:
@@ -137,12 +190,13 @@ def _printable(word: bytes) -> bool:
 def _index(column: int, token: bytes, digits: bytes, rules: Rules) -> int:
     digits = digits.lstrip(b"0") or b"0"
     index = int(digits) if len(digits) < 10 else 10**9
-    if rules.num_features is not None and index > rules.num_features:
-        raise TokenError(column, token, f"the index is beyond num_features={rules.num_features}")
-    if rules.num_features is None and index > MAX_INDEX:
-        raise TokenError(
-            column, token, f"an index above {MAX_INDEX} needs num_features to be given"
-        )
+    if index > rules.highest:
+        message = f"the index is beyond num_features={rules.num_features}"
+        if rules.num_features is None:
+            message = f"an index above {MAX_INDEX} needs num_features to be given"
+        raise TokenError(column, token, message)
+    if index < rules.lowest:
+        raise TokenError(column, token, f"indices begin at first_index={rules.first_index}")
     return index
 
 
@@ -189,22 +243,7 @@ def to_float32(text: bytes) -> float:
     return max(nearest, other) if beyond > 0 else min(nearest, other)
 
 
-COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name when it is complete; compressed as its suffix says."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder to write to. Received: path={path}")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    opener = COMPRESSED.get(path.suffix, open)
-    try:
-        with opener(partial, "wb") as file:  # type: ignore[operator]
-            yield file
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+COMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def write_letor(data: "RankingData", path: Path, sparse: bool) -> None:
@@ -212,14 +251,24 @@ def write_letor(data: "RankingData", path: Path, sparse: bool) -> None:
     for name in ("query_ids", "document_ids"):
         words = getattr(data, name)
         for word in [] if words is None else words.astype(str).tolist():
-            if not word or re.search(r"[\s#]", word):
+            empty = name == "query_ids" and not word
+            if empty or re.search(r"[\s#]", word) or len(word.encode()) > LONGEST_ID:
                 raise ValueError(
-                    f"{name} are written as words without spaces and '#'. Received: {word!r}"
+                    f"{name} are written as words without spaces and '#', of at most {LONGEST_ID} "
+                    f"bytes. Received: {word!r}"
                 )
+    if len(set(data.query_ids.tolist())) < len(data):
+        raise ValueError(
+            "In a file, a query id tells where a list ends: it may stand for one list only. "
+            f"Received: {len(data)} lists of {len(set(data.query_ids.tolist()))} queries"
+        )
     if data.weights is not None:
         raise ValueError("The format has no place for weights. Received: data with weights")
     queries = data.query_ids.astype(str).tolist()
-    with writing(path) as file:
+    suffix = path.suffix.lower()
+    if suffix == ".zip":
+        raise ValueError(f"Files are written as text, .gz, .bz2 or .xz. Received: path={path}")
+    with writing(path) as partial, COMPRESSED.get(suffix, open)(partial, "wb") as file:
         for number, query in enumerate(queries):
             rows = slice(data.row_splits[number], data.row_splits[number + 1])
             documents = None if data.document_ids is None else data.document_ids[rows].tolist()
@@ -233,7 +282,7 @@ def write_letor(data: "RankingData", path: Path, sparse: bool) -> None:
                 digits = _shortest(values[kept])
                 indices = (np.flatnonzero(kept) + 1).tolist()
                 pairs = " ".join(f"{i}:{x}" for i, x in zip(indices, digits, strict=True))
-                end = "" if documents is None else f" # docid = {documents[place]}"
+                end = f" # docid = {documents[place]}" if documents and documents[place] else ""
                 lines.append(f"{label} qid:{query} {pairs}{end}\n")
             file.write("".join(lines).encode())
 

@@ -206,12 +206,8 @@ class RankingData:
             seed: the same seed gives the same parts.
         """
         shares = np.asarray(fractions, float)
-        if (
-            shares.ndim != 1
-            or not len(shares)
-            or (shares <= 0).any()
-            or abs(sum(shares) - 1) > 1e-6
-        ):
+        positive = shares.ndim == 1 and len(shares) and (shares > 0).all()
+        if not positive or not abs(sum(shares) - 1) < 1e-6:
             raise ValueError(
                 f"fractions must be above 0 and add up to 1. Received: fractions={fractions!r}"
             )
@@ -227,7 +223,7 @@ class RankingData:
         return self[np.maximum.reduceat(self.labels, self.row_splits[:-1]) > 0]
 
     def map_features(
-        self, function: Callable[[np.ndarray], Any], per_query: bool = False
+        self, function: Callable[[np.ndarray], Any], per_query: bool | None = None
     ) -> "RankingData":
         """The same queries with other features.
 
@@ -235,23 +231,44 @@ class RankingData:
             function: takes features `[rows, features]` and returns as many rows, such as `np.sqrt`,
                 or a transform of `tfrankloss.data`.
             per_query: whether it is called with the rows of one query each; otherwise with pieces
-                of the data.
+                of the data. By default as the transform needs it.
         """
-        pieces = self.row_splits
-        if not per_query:
-            pieces = np.append(np.arange(0, self.num_documents, CHUNK), self.num_documents)
+        if per_query is None:
+            per_query = getattr(function, "per_query", False)
         result = None
-        for start, end in zip(pieces[:-1], pieces[1:], strict=True):
-            values = np.asarray(function(self.features[start:end]))
-            if values.ndim != 2 or len(values) != end - start:
+        for rows in self.chunks(per_query):
+            given = self.features[rows]
+            values = np.asarray(function(given))
+            if values.ndim != 2 or len(values) != len(given):
                 raise ValueError(
                     "The function must return one row per row that it is given. Received: shape "
-                    f"{values.shape} for {(int(end - start), self.num_features)}"
+                    f"{values.shape} for {given.shape}"
                 )
             if result is None:
                 result = np.empty((self.num_documents, values.shape[1]), np.float32)
-            result[start:end] = values
+            result[rows] = values
         return self if result is None else replace(self, features=result)
+
+    def chunks(self, per_query: bool = False) -> Iterator[slice]:
+        """The rows of all documents in pieces of at most 65,536, or query by query."""
+        ends = self.row_splits.tolist()
+        if not per_query:
+            ends = [*range(0, self.num_documents, CHUNK), self.num_documents]
+        return (slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True))
+
+    def predict(self, model: Any, max_documents: int = CHUNK) -> np.ndarray:
+        """`[documents]`: the scores that a model gives to each document, in the order of the data.
+
+        For `evaluate(data.labels, data.predict(model), data.query_of_documents)`.
+
+        Args:
+            model: takes `{"features", "mask"}`, or features alone, and gives scores `[batch, list]`
+                or `[batch, list, 1]` (more outputs per document: `[documents, outputs]`).
+            max_documents: documents that are scored at once, with padding.
+        """
+        from tfrankloss.data.batches import predict
+
+        return predict(self, model, max_documents)
 
     def describe(self) -> Description:
         """Queries, documents per query, labels, and features that want attention.
@@ -265,8 +282,8 @@ class RankingData:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes one file that `open` maps into memory. It appears when it is complete."""
         with storage.Writer(Path(path)) as writer:
-            for start in range(0, self.num_documents, CHUNK):
-                writer.append(self.features[start : start + CHUNK])
+            for rows in self.chunks():
+                writer.append(self.features[rows])
             writer.finish(self._columns(), {"num_features": self.num_features})
 
     def _columns(self) -> dict[str, np.ndarray]:
@@ -307,6 +324,8 @@ class RankingData:
                 "query_ids must be whole numbers or strings, [documents]. "
                 f"Received: {ids.dtype} {ids.shape}"
             )
+        if ids.dtype.kind == "O" and any(query is None or query != query for query in ids):
+            raise ValueError("query_ids must not be missing. Received: None or NaN among them")
         columns = {"features": features, "labels": labels, "weights": weights}
         arrays: dict[str, Any] = {}
         for name, column in columns.items():
@@ -473,4 +492,4 @@ def _float32(name: str, column: Any) -> np.ndarray:
     if array.ndim != rank or array.dtype.kind not in "fiub":
         shape = "[documents, features]" if rank == 2 else "[documents]"
         raise ValueError(f"{name} must be numbers, {shape}. Received: {array.dtype} {array.shape}")
-    return array.astype(np.float32)
+    return np.ascontiguousarray(array, np.float32)

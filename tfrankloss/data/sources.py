@@ -128,13 +128,19 @@ class Source:
         return {
             "size": status.st_size,
             "time": status.st_mtime_ns,
+            "changed": status.st_ctime_ns,
             "read": time.time_ns(),
             "list_sizes": hashlib.sha1(text, usedforsecurity=False).hexdigest(),
         }
 
+    @property
+    def was_hashed(self) -> bool:
+        """Whether all of the text was read."""
+        return self._key is not None and "digest" in self._key
+
     def key(self) -> dict[str, Any]:
         """What was read: size, time, digest."""
-        assert self._key is not None and "digest" in self._key
+        assert self._key is not None and self.was_hashed
         return self._key
 
     def matches(self, key: Mapping[str, Any]) -> bool:
@@ -145,7 +151,8 @@ class Source:
         now = self._state()
         if any(now[name] != key[name] for name in ("size", "list_sizes")):
             return False
-        if now["time"] == key["time"] and now["time"] < key["read"] - TICK:
+        same = all(now[name] == key[name] for name in ("time", "changed"))
+        if same and max(now["time"], now["changed"]) < key["read"] - TICK:
             return True
         for _ in self.blocks(1 << 22):
             pass

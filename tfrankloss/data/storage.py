@@ -24,49 +24,14 @@ MAGIC = b"tfrankloss 1\n".ljust(64, b"\0")
 END = struct.Struct("<QI4s")  # length of the footer, its checksum, four letters
 LETTERS = b"tfrl"
 ALIGNMENT = 64
-BLOCK = 1 << 20
 
 
 class StorageError(ValueError):
     """A file is damaged, incomplete, or no file of `RankingData.save`."""
 
 
-class Checksum:
-    """A sum of words per block: it costs less than reading and sees flipped and missing bytes."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._sums: list[int] = []
-
-    def update(self, data: memoryview) -> None:
-        """Adds bytes."""
-        if self._rest:
-            missing = BLOCK - len(self._rest)
-            self._rest += bytes(data[:missing])
-            data = data[missing:]
-            if len(self._rest) < BLOCK:
-                return
-            self._sums += _word_sums(np.frombuffer(self._rest, np.uint8))
-        whole = len(data) // BLOCK * BLOCK
-        self._sums += _word_sums(np.frombuffer(data[:whole], np.uint8))
-        self._rest = bytes(data[whole:])
-
-    def value(self) -> int:
-        """The checksum of all bytes so far."""
-        sums = self._sums + _word_sums(np.frombuffer(self._rest, np.uint8))
-        return zlib.crc32(np.array(sums, np.uint64).tobytes())
-
-
 def _bytes(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
-
-
-def _word_sums(data: np.ndarray) -> list[int]:
-    whole = len(data) // 8 * 8
-    words = data[:whole].view(np.uint64)
-    starts = np.arange(0, len(words), BLOCK // 8)
-    sums = np.add.reduceat(words, starts).tolist() if len(words) else []
-    return sums + data[whole:].tolist()
 
 
 class Writer:
@@ -79,7 +44,7 @@ class Writer:
             raise FileNotFoundError(f"There is no folder to write to. Received: path={target}")
         self._file = open(self._partial, "xb")  # noqa: SIM115 (closed by __exit__)
         self._file.write(MAGIC)
-        self._checksum = Checksum()
+        self._checksum = 0
         self._length = 0
 
     def __enter__(self) -> "Writer":
@@ -98,21 +63,23 @@ class Writer:
         """Writes further rows of float32 features."""
         data = _bytes(np.ascontiguousarray(features, np.float32))
         self._file.write(data)
-        self._checksum.update(data)
+        self._checksum = zlib.crc32(data, self._checksum)
         self._length += len(data)
 
-    def rewrite(self, width: int, pieces: Iterable[Callable[[np.ndarray], np.ndarray]]) -> None:
-        """Writes the features again: each piece is a function of all rows so far."""
+    def rewrite(
+        self, shape: tuple[int, int], pieces: Iterable[Callable[[np.ndarray], np.ndarray]]
+    ) -> None:
+        """Writes the features again: each piece is a function of all rows so far, of this shape."""
         self._file.flush()
         with open(self._partial, "rb") as before:  # stays readable when its name is gone
             self._file.close()
             self._partial.unlink()
             self._file = open(self._partial, "xb")  # noqa: SIM115
             self._file.write(MAGIC)
-            self._checksum, length, self._length = Checksum(), self._length, 0
-            if not length:
-                return
-            rows = np.memmap(before, np.float32, "r", len(MAGIC), (length // 4 // width, width))
+            self._checksum = self._length = 0
+            rows = np.empty(shape, np.float32)
+            if rows.size:
+                rows = np.memmap(before, np.float32, "r", len(MAGIC), shape)
             for piece in pieces:
                 self.append(piece(rows))
 
@@ -123,7 +90,7 @@ class Writer:
                 "offset": len(MAGIC),
                 "length": self._length,
                 "type": "<f4",
-                "checksum": self._checksum.value(),
+                "checksum": self._checksum,
             }
         }
         for name, array in arrays.items():
@@ -131,14 +98,12 @@ class Writer:
             if array.dtype.kind == "O":
                 array = array.astype(str)
             self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
-            checksum = Checksum()
             data = _bytes(array)
-            checksum.update(data)
             entries[name] = {
                 "offset": self._file.tell(),
                 "length": len(data),
                 "type": array.dtype.str,
-                "checksum": checksum.value(),
+                "checksum": zlib.crc32(data),
             }
             self._file.write(data)
         footer = json.dumps({"arrays": entries, "details": dict(details)}).encode()
@@ -204,11 +169,7 @@ def read(path: Path, verify: bool = True) -> tuple[dict[str, np.ndarray], dict[s
     arrays = {}
     for name, entry in footer["arrays"].items():
         part = data[entry["offset"] : entry["offset"] + entry["length"]]
-        if verify:
-            checksum = Checksum()
-            for start in range(0, len(part), BLOCK):
-                checksum.update(part[start : start + BLOCK].data)
-            if checksum.value() != entry["checksum"]:
-                raise StorageError(f"{path}: the file is damaged ({name})")
+        if verify and zlib.crc32(_bytes(part)) != entry["checksum"]:
+            raise StorageError(f"{path}: the file is damaged ({name})")
         arrays[name] = part.view(entry["type"])
     return arrays, footer["details"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tfrankloss.data.parsing import query_names
 from tfrankloss.data.ranking_data import RankingData, splits_of
-from tfrankloss.data.reader import query_names
 from tfrankloss.options import check_choice, needs
 
 DATASETS = ("mslr_web", "istella", "yahoo_ltrc")

@@ -4,7 +4,7 @@ They take features `[..., features]` of lists or of documents, as tensors or arr
 `data.map_features(Log1p())` changes data, `Log1p()(inputs)` is part of a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 class Transform(keras.layers.Layer):
     """A layer that computes in float32 whatever the policy: raw features do not fit half types."""
+
+    per_query = False  # whether the documents of a query must come together
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**{"dtype": "float32", "autocast": False, **arguments})
@@ -80,11 +82,10 @@ class Standardize(Transform):
         count = data.num_documents
         if not count:
             raise ValueError("There are no documents to take a mean of. Received: empty data")
-        step = 1 << 16
 
-        def parts() -> Any:
-            for start in range(0, count, step):
-                part = data.features[start : start + step]
+        def parts() -> Iterator[np.ndarray]:
+            for rows in data.chunks(per_query=getattr(transform, "per_query", False)):
+                part = data.features[rows]
                 yield np.asarray(part if transform is None else transform(part), np.float64)
 
         mean = sum(part.sum(axis=0) for part in parts()) / count
@@ -121,11 +122,13 @@ class QueryMinMax(Transform):
     """`(x - min) / (max - min)` over the documents of a list, 0 where all are equal.
 
     The "query-level normalisation" of LETOR. In a model it takes features `[batch, list, features]`
-    and `mask`; for data it runs query by query: `data.map_features(QueryMinMax(), per_query=True)`.
+    and `mask`; `data.map_features(QueryMinMax())` goes query by query.
 
     >>> QueryMinMax()(np.array([[2.0, 7.0], [4.0, 7.0], [3.0, 7.0]])).numpy().tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
     """
+
+    per_query = True
 
     def call(self, features: "Array", mask: "Array | None" = None) -> "Array":
         """The transformed features, 0 in padding."""
