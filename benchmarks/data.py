@@ -36,12 +36,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.data", description=__doc__.splitlines()[0])
     parser.add_argument("--documents", type=int, default=200_000, help="rows of the file")
     parser.add_argument("--queries", type=int, default=3000, help="queries of the batches")
+    parser.add_argument("--peers", default=",".join(PEERS), help="libraries to compare with")
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds")
     parser.add_argument("--seed", type=int, default=0, help="seed of the data")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--update-readme", action="store_true", help="put the tables there")
     options = parser.parse_args()
-    workers = start("reading", ("ours", "ours_cached", *PEERS))
+    peers = options.peers.split(",")
+    if unknown := sorted(set(peers) - set(PEERS)):
+        parser.error(f"--peers knows {', '.join(PEERS)}. Received: {', '.join(unknown)}")
+    workers = start("reading", ("ours", "ours_cached", *peers))
     records = {}
     with tempfile.TemporaryDirectory() as folder:
         for kind, filled in (("dense", 1.0), ("30 % filled", 0.3)):

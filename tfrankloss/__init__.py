@@ -7,7 +7,7 @@
 0.452
 """
 
-from tfrankloss import config, data, losses, metrics
+from tfrankloss import config, data, losses, metrics, models
 from tfrankloss.evaluation import Evaluation, evaluate, to_trec_qrels, to_trec_run
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "evaluate",
     "losses",
     "metrics",
+    "models",
     "to_trec_qrels",
     "to_trec_run",
 ]
