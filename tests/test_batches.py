@@ -95,6 +95,7 @@ def test_seeds() -> None:
     assert first != second
     assert orders(seed=1) == [first, second]
     assert orders(seed=2)[0] != first
+    assert orders(epochs=1, seed=1, first_epoch=1) == [second]
     assert orders(seed=2, shuffle=False) == orders(seed=1, shuffle=False)
     dataset = data.to_dataset(batch_size=32, seed=1, repeat=True)
     count = int(data.to_dataset(batch_size=32).cardinality())
@@ -204,7 +205,7 @@ def test_fit() -> None:
         loss=losses.SoftmaxLoss(),
         metrics=[metrics.NDCG(topn=5)],
     )
-    model.fit(data.to_dataset(batch_size=16), epochs=5, verbose=0)
+    model.fit(data.to_dataset(batch_size=16), epochs=10, verbose=0)
     result = model.evaluate(
         data.to_dataset(batch_size=16, shuffle=False), return_dict=True, verbose=0
     )

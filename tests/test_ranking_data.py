@@ -96,7 +96,7 @@ def test_relevant_and_description() -> None:
     features[:, 2] = [1e6 if row == 7 else row % 2 for row in range(500)]
     features[3, 3] = np.nan
     described = RankingData.from_arrays(
-        features, np.arange(500) % 3, np.arange(500) // 5
+        features, np.arange(500) % 3, np.arange(500) // 5, allow_nonfinite=True
     ).describe()
     assert (described.queries, described.documents, described.features) == (100, 500, 4)
     assert described.labels == {0.0: 167, 1.0: 167, 2.0: 166}
@@ -104,7 +104,7 @@ def test_relevant_and_description() -> None:
     assert described.heavy_tailed_features == [2]
     assert described.not_finite_features == [3]
     assert "500 documents" in str(described)
-    assert "heavy tailed features (1): 2" in str(described)
+    assert "heavy tailed features: 1, columns (from 0) 2" in str(described)
 
 
 def test_picture(tmp_path: Path) -> None:
@@ -142,6 +142,13 @@ def test_frames(library: str) -> None:
     assert data.query_ids.tolist() == ["x", "y"]
     one = RankingData.from_dataframe(frame, "grade", "query", features=["second"])
     assert one.features[:, 0].tolist() == [4, 6, 5]
+    named = RankingData.from_dataframe(
+        frame, "grade", "query", ["first"], document="query", weight="second"
+    )
+    assert named.document_ids is not None and named.document_ids.tolist() == ["x", "x", "y"]
+    assert named.weights is not None and named.weights.tolist() == [4, 6, 5]
+    whole = RankingData.from_dataframe(frame, "grade", "second", ["first"])
+    assert whole.query_ids.tolist() == [4, 5, 6]
     with pytest.raises(ValueError, match="no columns.*third"):
         RankingData.from_dataframe(frame, "grade", "query", features=["third"])
     with pytest.raises(ValueError, match="numbers.*'query'"):
@@ -153,6 +160,8 @@ def test_frames(library: str) -> None:
     [
         (([[1.0]], [-1.0], [1]), "labels must be finite and at least 0"),
         (([[1.0]], [np.nan], [1]), "labels must be finite"),
+        (([[np.nan]], [1.0], [1]), "features must be finite.*features.0, 0.=nan, 1 in all"),
+        (([[1.0]], [1.0], [np.nan]), "query_ids must not be missing"),
         (([[1.0]], [1.0], [1.5]), "query_ids must be whole numbers or strings"),
         (([[1.0], [2.0]], [1.0, 1.0], ["a", None]), "query_ids must not be missing"),
         (([1.0], [1.0], [1]), "features must be numbers"),
@@ -214,4 +223,4 @@ def test_transforms(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="fitted to 4 features.*3"):
         standardize(np.zeros((2, 3)))
     with pytest.raises(ValueError, match="finite"):
-        Standardize.fit(RankingData.from_arrays([[np.nan]], [0], [1]))
+        Standardize.fit(RankingData.from_arrays([[np.nan]], [0], [1], allow_nonfinite=True))

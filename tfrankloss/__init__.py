@@ -9,9 +9,12 @@
 
 from tfrankloss import config, data, losses, metrics, models
 from tfrankloss.evaluation import Evaluation, evaluate, to_trec_qrels, to_trec_run
+from tfrankloss.training import Trained, TrainingOptions, train
 
 __all__ = [
     "Evaluation",
+    "Trained",
+    "TrainingOptions",
     "__version__",
     "config",
     "data",
@@ -21,5 +24,6 @@ __all__ = [
     "models",
     "to_trec_qrels",
     "to_trec_run",
+    "train",
 ]
 __version__ = "0.1.0"

@@ -436,7 +436,9 @@ def _document_names(document_ids: Any, query_ids: np.ndarray) -> list[str]:
 def _words(name: str, values: np.ndarray) -> list[str]:
     words = [str(value) for value in values.tolist()]
     for row, word in enumerate(words):
-        if not word or word.split() != [word]:
+        if not word:
+            raise ValueError(f"{name} must not be empty. Received: {name}[{row}]=''")
+        if word.split() != [word]:
             raise ValueError(
                 f"trec_eval separates columns by spaces: {name} must be words without them. "
                 f"Received: {name}[{row}]={word!r}"

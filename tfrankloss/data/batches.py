@@ -33,12 +33,14 @@ class BatchPlan:
     repeat: bool = False
     inputs: str = "dict"
     drop_remainder: bool = False
+    first_epoch: int = 0
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_documents", "list_size"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), minimum=1)
         check_integer("seed", self.seed, minimum=0)
+        check_integer("first_epoch", self.first_epoch, minimum=0)
         check_choice("inputs", self.inputs, ("dict", "features"))
         check_choice("truncate", self.truncate, ("relevant", "position"))
         if self.batch_size is not None and self.max_documents is not None:
@@ -79,7 +81,10 @@ def batches(data: "RankingData", plan: BatchPlan, epoch: int = 0) -> list[Batch]
     if plan.list_size is not None:
         lengths, sizes = np.minimum(lengths, plan.list_size), [plan.list_size]
     else:
-        sizes = list_sizes(lengths)
+        # A size that is used once or twice is not worth its program.
+        amount = len(data) if plan.max_documents is None else lengths.sum()
+        count = amount // (2 * (plan.max_documents or plan.lists_per_batch(1)))
+        sizes = list_sizes(lengths, most=int(np.clip(count, 1, MOST_SIZES)))
     order = generator.permutation(len(data)) if plan.shuffle else np.arange(len(data))
     order = order[np.argsort(-lengths[order], kind="stable")]
     planned = []
@@ -189,11 +194,11 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
             f"A list of {data.lengths.max()} documents, padded to {longest}, is longer than a "
             f"batch may be (list_size cuts lists). Received: max_documents={plan.max_documents}"
         )
-    epochs = itertools.count()
+    epochs = itertools.count(plan.first_epoch)
 
     def elements() -> Iterator[Any]:
         # Each iteration of the dataset is an epoch; an endless one counts its own.
-        for epoch in itertools.count() if plan.repeat else [next(epochs)]:
+        for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
             for batch in batches(data, plan, epoch):
                 yield _element(plan, arrays(data, batch, plan, epoch))
 

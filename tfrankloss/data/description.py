@@ -65,7 +65,8 @@ class Description:
             if numbers:
                 more = ", ..." if len(numbers) > 15 else ""
                 listed = ", ".join(map(str, numbers[:15]))
-                lines.append(f"{kind.replace('_', ' ')} features ({len(numbers)}): {listed}{more}")
+                title = f"{kind.replace('_', ' ')} features: {len(numbers)}"
+                lines.append(f"{title}, columns (from 0) {listed}{more}")
         return "\n".join(lines)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:

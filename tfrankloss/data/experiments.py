@@ -144,7 +144,8 @@ def cascade_clicks(
     stays, without a relevant document; `discard_without_relevant` leaves such lists out.
 
     Impression `i` of the query of id `q` has the id `"q/i"`, a string, and is list
-    `number of q * impressions + i`. Documents keep features, ids and weights.
+    `number of q * impressions + i`: split data before you make clicks of them. Documents keep
+    features, ids and weights.
 
     Args:
         data: queries with their documents, of whole labels.
@@ -201,7 +202,7 @@ def position_biased_clicks(
 
     Documents keep their order, which is not that of the ranker, and their features and ids.
     Impression `i` of the query of id `q` has the id `"q/i"`, a string, and is list
-    `number of q * impressions + i`.
+    `number of q * impressions + i`: split data before you make clicks of them.
 
     Args:
         data: queries with their documents, of whole labels.

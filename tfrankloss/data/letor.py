@@ -263,7 +263,9 @@ def write_letor(data: "RankingData", path: Path, sparse: bool) -> None:
             f"Received: {len(data)} lists of {len(set(data.query_ids.tolist()))} queries"
         )
     if data.weights is not None:
-        raise ValueError("The format has no place for weights. Received: data with weights")
+        raise ValueError(
+            "The format has no place for weights: take save and open. Received: data with weights"
+        )
     queries = data.query_ids.astype(str).tolist()
     suffix = path.suffix.lower()
     if suffix == ".zip":

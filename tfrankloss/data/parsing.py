@@ -8,7 +8,7 @@ few blocks are ever held.
 import functools
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -470,8 +470,13 @@ class _Assembly:
             numbers = {query: number for number, query in enumerate(dict.fromkeys(self._queries))}
             if len(numbers) < len(runs):
                 runs = np.array([numbers[query] for query in self._queries])
+                counts = Counter(self._queries)
+                scattered = [
+                    query.decode() for query, count in counts.items() if query and count > 1
+                ]
                 messages.append(
-                    f"{name}: the lines of a query do not stand together; they were regrouped"
+                    f"{name}: the lines of {len(scattered)} queries do not stand together, such as "
+                    f"those of {scattered[0]!r}; they were regrouped"
                 )
             order, splits, _ = group(np.repeat(runs, lengths))
             ids = query_names([query for query in numbers if query is not None])

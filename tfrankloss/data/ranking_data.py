@@ -209,7 +209,8 @@ class RankingData:
         positive = shares.ndim == 1 and len(shares) and (shares > 0).all()
         if not positive or not abs(sum(shares) - 1) < 1e-6:
             raise ValueError(
-                f"fractions must be above 0 and add up to 1. Received: fractions={fractions!r}"
+                "fractions must be a list of numbers above 0 that add up to 1. "
+                f"Received: fractions={fractions!r}"
             )
         ends = np.round(np.cumsum(shares) * len(self)).astype(int)
         order = np.random.default_rng(seed).permutation(len(self))
@@ -308,6 +309,7 @@ class RankingData:
         query_ids: Any,
         document_ids: Any = None,
         weights: Any = None,
+        allow_nonfinite: bool = False,
     ) -> "RankingData":
         """Takes arrays with one row per document; those of a query need not stand together.
 
@@ -317,8 +319,13 @@ class RankingData:
             query_ids: `[documents]`, numbers or strings.
             document_ids: `[documents]`, or None.
             weights: `[documents]`, or None.
+            allow_nonfinite: whether features may be NaN or infinite; a network gives NaN for them.
         """
         ids = np.asarray(query_ids)
+        if ids.dtype.kind == "f" and ids.ndim == 1:  # how pandas holds whole numbers after a join
+            if np.isnan(ids).any():
+                raise ValueError("query_ids must not be missing. Received: NaN among them")
+            ids = ids.astype(np.int64) if (ids == np.floor(ids)).all() else ids
         if ids.ndim != 1 or ids.dtype.kind not in "iuUSO":
             raise ValueError(
                 "query_ids must be whole numbers or strings, [documents]. "
@@ -331,6 +338,13 @@ class RankingData:
         for name, column in columns.items():
             if column is not None:
                 arrays[name] = _float32(name, column)
+        broken = np.argwhere(~np.isfinite(arrays["features"]))
+        if len(broken) and not allow_nonfinite:
+            row, place = broken[0].tolist()
+            raise ValueError(
+                "features must be finite (allow_nonfinite=True takes NaN and infinity). Received: "
+                f"features[{row}, {place}]={arrays['features'][row, place]}, {len(broken)} in all"
+            )
         if document_ids is not None:
             arrays["document_ids"] = np.asarray(document_ids).astype(str)
         for name, column in arrays.items():
@@ -346,7 +360,13 @@ class RankingData:
 
     @staticmethod
     def from_dataframe(
-        frame: Any, label: str, query: str, features: Sequence[str] | None = None
+        frame: Any,
+        label: str,
+        query: str,
+        features: Sequence[str] | None = None,
+        document: str | None = None,
+        weight: str | None = None,
+        allow_nonfinite: bool = False,
     ) -> "RankingData":
         """Takes a frame of pandas or Polars with one row per document.
 
@@ -354,11 +374,15 @@ class RankingData:
             frame: the frame.
             label: name of the column of labels.
             query: name of the column of query ids.
-            features: names of the feature columns; by default all others.
+            features: names of the feature columns; by default all that are not named otherwise.
+            document: name of the column of document ids, or None.
+            weight: name of the column of weights, or None.
+            allow_nonfinite: see `from_arrays`.
         """
         columns = list(frame.columns)
-        features = [x for x in columns if x not in (label, query)] if features is None else features
-        missing = [name for name in (label, query, *features) if name not in columns]
+        others = [name for name in (label, query, document, weight) if name is not None]
+        features = [x for x in columns if x not in others] if features is None else features
+        missing = [name for name in (*others, *features) if name not in columns]
         if missing:
             raise ValueError(f"The frame has no columns {missing}. Received: columns {columns}")
         arrays = []
@@ -366,12 +390,20 @@ class RankingData:
             column = frame[name].to_numpy()
             if column.dtype.kind not in "fiub":
                 raise ValueError(
-                    f"A feature must be a column of numbers. Received: {name!r} of {column.dtype}"
+                    "A feature must be a column of numbers; features=[...] names those to take. "
+                    f"Received: {name!r} of {column.dtype}"
                 )
             arrays.append(column.astype(np.float32))
         rows = len(frame)
         stacked = np.stack(arrays, axis=1) if arrays else np.empty((rows, 0), np.float32)
-        return RankingData.from_arrays(stacked, frame[label].to_numpy(), frame[query].to_numpy())
+        return RankingData.from_arrays(
+            stacked,
+            frame[label].to_numpy(),
+            frame[query].to_numpy(),
+            None if document is None else frame[document].to_numpy(),
+            None if weight is None else frame[weight].to_numpy(),
+            allow_nonfinite,
+        )
 
     @staticmethod
     def from_tfds(
@@ -410,6 +442,7 @@ class RankingData:
         repeat: bool = False,
         inputs: str = "dict",
         drop_remainder: bool = False,
+        first_epoch: int = 0,
     ) -> "tf.data.Dataset":
         """Padded batches for `model.fit`: `({"features", "mask"}, labels)`, and weights if any.
 
@@ -431,6 +464,7 @@ class RankingData:
             repeat: whether epochs follow each other without end.
             inputs: `"dict"` as above, or `"features"` for `(features, labels)` without a mask.
             drop_remainder: whether to leave out what does not fill a batch.
+            first_epoch: number of the epoch to begin with, to go on where another run stopped.
 
         >>> data = RankingData.from_arrays([[1.0], [2.0], [3.0]], [0, 1, 1], ["a", "a", "b"])
         >>> for inputs, labels in data.to_dataset(batch_size=2, shuffle=False, list_size=2):
@@ -449,6 +483,7 @@ class RankingData:
             repeat=repeat,
             inputs=inputs,
             drop_remainder=drop_remainder,
+            first_epoch=first_epoch,
         )
         return make_dataset(self, plan)
 

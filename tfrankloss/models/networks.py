@@ -256,7 +256,11 @@ def _inputs(num_features: int, transform: Transform, noise: float = 0.0) -> tupl
     features = keras.Input((None, num_features), name="features", dtype="float32")
     mask = keras.Input((None,), name="mask", dtype="bool")
     if isinstance(transform, str):
-        check_choice("transform", transform, ("log1p",))
+        if transform != "log1p":
+            raise ValueError(
+                "transform must be 'log1p', None, or one or several layers. "
+                f"Received: transform={transform!r}"
+            )
         transform = Log1p(name="log1p")
     x = features
     layers = [transform] if isinstance(transform, keras.layers.Layer) else transform or []

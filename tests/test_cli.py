@@ -1,0 +1,125 @@
+"""The command line as a user drives it, on a small LETOR file in a temporary folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfrankloss import cli
+from tfrankloss.data import RankingData, synthetic
+
+FAST = ["--loss", "softmax", "--model", "linear", "--epochs", "2", "--batch-size", "16"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    data = synthetic(60, 5, 8, seed=3)
+    ids = [f"d{number}" for number in range(data.num_documents)]
+    data = RankingData.from_arrays(
+        data.features, data.labels, data.query_of_documents, document_ids=ids
+    )
+    data.to_letor("all.txt")
+    Path("split").mkdir()
+    for name, part in zip(("train", "vali", "test"), data.split([0.6, 0.2, 0.2])):
+        part.to_letor(f"split/{name}.txt")
+    return tmp_path
+
+
+def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    assert stopped.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert "Traceback" not in "".join(lines)
+    return lines[-1]
+
+
+def test_train_evaluate_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["train", "split", "--out", "run", *FAST])
+    shown = capsys.readouterr().out
+    assert "epoch 2/2" in shown
+    assert "test  ndcg@10" in shown
+    results = json.loads(Path("run/metrics.json").read_text())
+    cli.main(["evaluate", "run", "split", "--metrics", "ndcg@10"])
+    shown = capsys.readouterr().out
+    assert f"ndcg@10  {results['metrics']['test']['ndcg@10']:.4f}" in shown
+    cli.main(["rank", "run", "split/test.txt", "--out", "scores.tsv"])
+    lines = Path("scores.tsv").read_text().splitlines()
+    assert lines[0] == "query\tdocument\tscore"
+    assert lines[1].split("\t")[1].startswith("d")
+    cli.main(["rank", "run", "split", "--out", "scores.run", "--trec"])
+    trec = [line.split() for line in Path("scores.run").read_text().splitlines()]
+    assert len(trec) == len(lines) - 1
+    by_document = {line.split("\t")[1]: float(line.split("\t")[2]) for line in lines[1:]}
+    for words in trec:
+        assert float(words[4]) == pytest.approx(by_document[words[2]], rel=1e-6)
+
+
+def test_one_file_and_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.json").write_text(json.dumps({"loss": "softmax", "model": "linear", "epochs": 3}))
+    arguments = ["train", "all.txt", "--validation-fraction", "0.25", "--config", "run.json"]
+    cli.main([*arguments, "--epochs", "1", "--out", "run"])
+    assert "epoch 1/1" in capsys.readouterr().out
+    config = json.loads(Path("run/config.json").read_text())["options"]
+    assert (config["loss"], config["epochs"]) == ("softmax", 1)
+    again = ["train", "all.txt", "--validation-fraction", "0.25", "--config", "run/config.json"]
+    cli.main([*again, "--epochs", "2", "--out", "run", "--resume"])
+    assert "epoch 2/2" in capsys.readouterr().out
+    cli.main(["train", "split/train.txt", "--validation", "split/vali.txt", "--out", "b", *FAST])
+    if sys.version_info >= (3, 11):
+        Path("run.toml").write_text('loss = "softmax"\nmodel = "linear"\nepochs = 1\n')
+        cli.main(["train", "split", "--config", "run.toml", "--out", "c"])
+
+
+def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = ["train", "split", "--out", "run"]
+    assert "ndcg_los" in fails([*train, "--loss", "ndcg_los"], capsys)
+    assert "absent.txt" in fails(["train", "absent.txt", "--out", "run"], capsys)
+    line = fails(["train", "all.txt", "--out", "run"], capsys)
+    assert "--validation FILE or --validation-fraction" in line
+    zero = RankingData.from_arrays(np.ones((4, 5)), np.zeros(4), [1, 1, 2, 2])
+    zero.to_letor("zero.txt")
+    line = fails(["train", "zero.txt", "--validation", "all.txt", "--out", "run"], capsys)
+    assert "all labels of 'train' are 0" in line
+    Path("bad.txt").write_text("1 qid:1 1:1\nx qid:1 1:2\n")
+    line = fails(["train", "bad.txt", "--validation-fraction", "0.5", "--out", "run"], capsys)
+    assert "bad.txt, line 2, column 1" in line
+    assert "no trained model" in fails(["evaluate", "absent", "split"], capsys)
+    assert "epochs" in fails([*train, "--epochs", "0"], capsys)
+    Path("wrong.json").write_text('{"lose": 1}')
+    assert "lose" in fails([*train, "--config", "wrong.json"], capsys)
+    assert "--validation-fraction must be" in fails(
+        ["train", "all.txt", "--validation-fraction", "2", "--out", "run"], capsys
+    )
+    assert not Path("run").exists()
+    cli.main([*train, *FAST])
+    assert "holds a run already" in fails([*train, *FAST], capsys)
+    synthetic(5, 3, 5).to_letor("narrow.txt")
+    assert "takes 5 features" in fails(["evaluate", "run", "narrow.txt"], capsys)
+    assert "train, vali, test" in fails(["evaluate", "run", "split", "--split", "dev"], capsys)
+
+
+def test_module_and_help() -> None:
+    command = [sys.executable, "-m", "tfrankloss", "train", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for option in ("--loss", "--max-documents", "--resume", "--mixed-precision", "--config"):
+        assert option in shown
+
+
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ranking loss beats a pointwise one, and both beat a random order."""
+    cli.main(["demo", "--fast", "--out", str(tmp_path / "demo")])
+    shown = capsys.readouterr().out
+    rows = {}
+    for name in ("random order", "pointwise squared", "NDCG-Loss2@5"):
+        (line,) = [x for x in shown.splitlines() if x.startswith(name) and "." in x]
+        rows[name] = [float(x) for x in line[20:].split()]
+    for random, pointwise, ranking in zip(*rows.values()):
+        assert random < pointwise < ranking
+    assert (tmp_path / "demo" / "ndcg_loss2_at_5" / "model.keras").is_file()

@@ -1,0 +1,135 @@
+"""`train`: learns, stops, resumes after a kill as if nothing had happened."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import tfrankloss
+from tfrankloss.data import RankingData, synthetic
+
+OPTIONS: dict[str, Any] = {
+    "loss": "softmax",
+    "model_options": {"hidden": (8,), "dropout": 0.3, "batch_norm_momentum": 0.9},
+    "batch_size": 16,
+    "epochs": 4,
+    "patience": 10,
+    "metrics": ("ndcg@5", "mrr"),
+}
+
+
+def splits() -> dict[str, RankingData]:
+    parts = synthetic(120, 12, 10, seed=1).split([0.6, 0.2, 0.2])
+    return dict(zip(("train", "vali", "test"), parts))
+
+
+def test_a_run(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run = tfrankloss.train(splits(), out=tmp_path / "run", progress=lines.append, **OPTIONS)
+    assert len(lines) == len(run.history) == 4
+    best = max(run.history, key=lambda entry: entry["mrr"])
+    assert run.history[run.best_epoch - 1] == best
+    results = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert results["metrics"]["vali"]["mrr"] == pytest.approx(best["mrr"], abs=1e-9)
+    assert set(results["metrics"]) == {"vali", "test"}
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["options"]["loss"] == "softmax"
+    model = keras.saving.load_model(tmp_path / "run" / "model.keras")
+    test = splits()["test"]
+    result = tfrankloss.evaluate(
+        test.labels, test.predict(model), test.query_of_documents, metrics=["mrr"]
+    )
+    assert result.means["mrr"] == pytest.approx(results["metrics"]["test"]["mrr"], abs=1e-9)
+    assert sorted(x.name for x in (tmp_path / "run").iterdir()) == [
+        "config.json",
+        "metrics.json",
+        "model.keras",
+        "state",
+    ]
+    with pytest.raises(ValueError, match="holds a run already"):
+        tfrankloss.train(splits(), out=tmp_path / "run", **OPTIONS)
+    with pytest.raises(ValueError, match="goes on as it began.*loss"):
+        changed = {**OPTIONS, "loss": "list_mle"}
+        tfrankloss.train(splits(), out=tmp_path / "run", resume=True, **changed)
+
+
+def test_same_seed_same_result() -> None:
+    first = tfrankloss.train(splits(), progress=False, **{**OPTIONS, "epochs": 2})
+    second = tfrankloss.train(splits(), progress=False, **{**OPTIONS, "epochs": 2})
+    for mine, other in zip(first.model.get_weights(), second.model.get_weights()):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_early_stopping() -> None:
+    options = {**OPTIONS, "epochs": 50, "patience": 2, "learning_rate": 1e-12}
+    run = tfrankloss.train(splits(), progress=False, **options)
+    assert len(run.history) <= run.best_epoch + 2
+
+
+def _run(folder: str, started: Any) -> None:
+    started.set()
+    tfrankloss.train(splits(), out=folder, resume=True, progress=False, **OPTIONS)
+
+
+def test_resume_after_kills(tmp_path: Path) -> None:
+    """Killed in the middle of epochs and of checkpoints; ends as an uninterrupted run does."""
+    expected = tfrankloss.train(splits(), out=tmp_path / "whole", progress=False, **OPTIONS)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tfrankloss", "tests.test_training_runs"])
+    generator = random.Random(0)
+    for _ in range(4):
+        started = context.Event()
+        worker = context.Process(target=_run, args=(str(tmp_path / "killed"), started))
+        worker.start()
+        assert started.wait(120)
+        time.sleep(generator.uniform(1.0, 6.0))
+        if worker.is_alive():
+            os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+    resumed = tfrankloss.train(
+        splits(), out=tmp_path / "killed", resume=True, progress=False, **OPTIONS
+    )
+    assert len(resumed.history) == 4
+    for mine, other in zip(resumed.history, expected.history):
+        for name in ("loss", "ndcg@5", "mrr"):
+            assert mine[name] == pytest.approx(other[name], rel=1e-4)
+    for mine, other in zip(resumed.model.get_weights(), expected.model.get_weights()):
+        np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"loss": "ndcg_los2"}, "ndcg_los2"),
+        ({"model": "forest"}, "model"),
+        ({"metrics": ("ndgc@5",)}, "ndgc"),
+        ({"monitor": "map"}, "monitor"),
+        ({"optimizer": "newton"}, "optimizer"),
+        ({"epochs": 0}, "epochs"),
+        ({"learning_rate": -1}, "learning_rate"),
+        ({"mixed_precision": "float8"}, "mixed_precision"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        tfrankloss.train(splits(), **options)
+
+
+def test_wrong_data() -> None:
+    parts = splits()
+    with pytest.raises(ValueError, match="'train' and 'vali'"):
+        tfrankloss.train(parts["train"])
+    zero = RankingData.from_arrays(np.zeros((3, 12)), [0, 0, 0], [1, 1, 1])
+    with pytest.raises(ValueError, match="all labels of 'vali' are 0"):
+        tfrankloss.train(parts["train"], zero)
+    other = RankingData.from_arrays(np.zeros((3, 2)), [0, 1, 0], [1, 1, 1])
+    with pytest.raises(ValueError, match="same number of features"):
+        tfrankloss.train(parts["train"], other)

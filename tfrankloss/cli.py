@@ -1,0 +1,312 @@
+"""The command line: reads arguments, calls the library, prints."""
+
+import argparse
+import importlib
+import json
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfrankloss import __version__
+from tfrankloss.data import RankingData, load_letor, synthetic
+from tfrankloss.evaluation import evaluate, to_trec_run
+from tfrankloss.files import writing
+from tfrankloss.losses import LOSSES
+from tfrankloss.models import MODELS
+from tfrankloss.training import OPTIMIZERS, Trained, TrainingOptions, train
+
+TFDS = ("mslr_web", "istella", "yahoo_ltrc")
+DATA = (
+    "a LETOR file, a folder with train.txt, vali.txt and test.txt (also compressed or in a zip "
+    "file), a name of TensorFlow Datasets such as mslr_web/30k_fold1, or 'synthetic'"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command; a mistake of the user is one line and exit code 2."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore", category=UserWarning)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", module="tfrankloss")
+        try:
+            options.run(options)
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except (ValueError, OSError, ImportError, FloatingPointError) as error:
+            text = " ".join(str(error).split())
+            print(f"tfrankloss {options.command}: error: {text}", file=sys.stderr)
+            sys.exit(2)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="tfrankloss",
+        description="Learning to rank on Keras 3: train, evaluate and use a ranker from a file.",
+        epilog="tfrankloss COMMAND --help describes the options of a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"tfrankloss {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo", help="train on built-in synthetic data and show that it learnt"
+    )
+    demo.add_argument("--fast", action="store_true", help="less data, for a first look")
+    demo.add_argument("--out", type=Path, default=Path("tfrankloss-demo"), help="folder to make")
+    demo.set_defaults(run=run_demo)
+
+    training = commands.add_parser("train", help="train a ranker and save it with its results")
+    training.add_argument("data", help=DATA)
+    training.add_argument("--out", type=Path, required=True, help="folder of the run")
+    training.add_argument("--validation", help="a LETOR file, where DATA is a single file")
+    training.add_argument(
+        "--validation-fraction",
+        type=float,
+        help="share of the queries of a single file that are held back for validation",
+    )
+    training.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    add_training_options(training)
+    training.set_defaults(run=run_train)
+
+    evaluation = commands.add_parser("evaluate", help="measure a trained ranker on data")
+    evaluation.add_argument("model", type=Path, help="folder of a run, or a .keras file")
+    evaluation.add_argument("data", help=DATA)
+    evaluation.add_argument("--split", default="test", help="of data with several splits")
+    evaluation.add_argument(
+        "--metrics", type=names, default=list(TrainingOptions.metrics), help="such as ndcg@10,mrr"
+    )
+    evaluation.set_defaults(run=run_evaluate)
+
+    ranking = commands.add_parser("rank", help="score documents with a trained ranker")
+    ranking.add_argument("model", type=Path, help="folder of a run, or a .keras file")
+    ranking.add_argument("data", help=DATA)
+    ranking.add_argument("--out", type=Path, required=True, help="file to write")
+    ranking.add_argument("--split", default="test", help="of data with several splits")
+    ranking.add_argument("--trec", action="store_true", help="as a run file of trec_eval")
+    ranking.set_defaults(run=run_rank)
+    return parser
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """The fields of `TrainingOptions`, and a file that holds them."""
+    parser.add_argument(
+        "--config", type=Path, help="a TOML or JSON file with these options; those given here win"
+    )
+    parser.add_argument("--loss", help=f"default ndcg_loss2@5; one of {', '.join(LOSSES)}")
+    parser.add_argument("--model", help=f"default feedforward; one of {', '.join(MODELS)}")
+    parser.add_argument(
+        "--model-options",
+        type=json.loads,
+        help='arguments of the network as JSON, such as \'{"hidden": [64, 32], "dropout": 0.1}\'',
+    )
+    parser.add_argument("--metrics", type=names, help="default ndcg@1,ndcg@5,ndcg@10")
+    parser.add_argument("--monitor", help="metric that decides; default the last of --metrics")
+    parser.add_argument("--epochs", type=int, help="most epochs; default 50")
+    parser.add_argument("--patience", type=int, help="epochs without a better value; default 5")
+    parser.add_argument("--optimizer", help=f"default adam; one of {', '.join(OPTIMIZERS)}")
+    parser.add_argument("--learning-rate", type=float, help="default 0.001")
+    parser.add_argument("--batch-size", type=int, help="lists per batch; default 128")
+    parser.add_argument("--max-documents", type=int, help="documents per batch instead")
+    parser.add_argument("--list-size", type=int, help="cut or pad all lists to this size")
+    parser.add_argument("--seed", type=int, help="default 0")
+    parser.add_argument("--jit", action="store_true", default=None, help="XLA for the whole step")
+    parser.add_argument("--mixed-precision", help="mixed_float16 or mixed_bfloat16")
+
+
+def names(text: str) -> list[str]:
+    """Names that are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def training_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What the file and the command line say, by field of `TrainingOptions`."""
+    known = set(TrainingOptions.__dataclass_fields__)
+    chosen: dict[str, Any] = {}
+    if options.config is not None:
+        chosen = read_config(options.config)
+        unknown = sorted(set(chosen) - known)
+        if unknown:
+            raise ValueError(
+                f"{options.config} has unknown options {unknown}; known are {sorted(known)}"
+            )
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    return chosen | {name: value for name, value in given.items() if name in known}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A table of options."""
+    if path.suffix == ".json":
+        content = json.loads(path.read_text())
+        return content.get("options", content)  # the config.json of a run will do
+    if sys.version_info < (3, 11):
+        raise ValueError(f"TOML files need Python 3.11: write JSON. Received: {path}")
+    return importlib.import_module("tomllib").loads(path.read_text())
+
+
+def read_data(name: str) -> RankingData | dict[str, RankingData]:
+    """The data behind an argument."""
+    if name == "synthetic":
+        return {
+            split: synthetic(queries, seed=seed)
+            for seed, (split, queries) in enumerate(
+                {"train": 800, "vali": 200, "test": 200}.items()
+            )
+        }
+    if name.split("/")[0] in TFDS and not Path(name).exists():
+        return {split: RankingData.from_tfds(name, split) for split in ("train", "vali", "test")}
+    return load_letor(name)
+
+
+def one_split(name: str, split: str) -> RankingData:
+    """A single file, or one split of several."""
+    data = read_data(name)
+    if isinstance(data, RankingData):
+        return data
+    if split not in data:
+        raise ValueError(f"{name} has the splits {', '.join(data)}. Received: --split {split}")
+    return data[split]
+
+
+def read_model(path: Path) -> keras.Model:
+    """The model of a run, or of a file."""
+    file = path / "model.keras" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no trained model. Received: {path}")
+    return keras.saving.load_model(file)
+
+
+def run_train(options: argparse.Namespace) -> None:
+    """`tfrankloss train`."""
+    chosen = training_options(options)
+    TrainingOptions(**chosen)  # before a long reading of data
+    data = read_data(options.data)
+    if isinstance(data, RankingData):
+        data = with_validation(data, options)
+    elif options.validation or options.validation_fraction:
+        raise ValueError(f"{options.data} has its own splits: {', '.join(data)}")
+    for name, split in data.items():
+        print(f"{name}: {split}")
+    trained = train(data, out=options.out, resume=options.resume, **chosen)
+    print_results(trained)
+    print(f"The model and all about the run: {options.out}")
+
+
+def with_validation(data: RankingData, options: argparse.Namespace) -> dict[str, RankingData]:
+    """Training and validation data where there is one file."""
+    if options.validation:
+        both = {"train": data, "vali": one_split(options.validation, "vali")}
+        width = max(split.num_features for split in both.values())
+        return {name: widened(split, width) for name, split in both.items()}
+    share = options.validation_fraction
+    if share is None:
+        raise ValueError(
+            f"{options.data} is a single file, and the best epoch is chosen by validation data: "
+            "give --validation FILE or --validation-fraction 0.2"
+        )
+    if not 0 < share < 1:
+        raise ValueError(f"--validation-fraction must be between 0 and 1. Received: {share}")
+    kept, held = data.split([1 - share, share], seed=options.seed or 0)
+    return {"train": kept, "vali": held}
+
+
+def widened(data: RankingData, width: int) -> RankingData:
+    """Data with columns of 0 for features that only the other file has."""
+    extra = width - data.num_features
+    return data.map_features(lambda x: np.pad(x, ((0, 0), (0, extra)))) if extra else data
+
+
+def print_results(trained: Trained) -> None:
+    """The metrics by split as a table."""
+    print(f"best epoch: {trained.best_epoch} of {len(trained.history)}")
+    for name, evaluation in trained.evaluations.items():
+        intervals = evaluation.confidence_intervals()
+        for metric, mean in evaluation.means.items():
+            low, high = intervals[metric]
+            print(f"{name:<5} {metric:<10} {mean:.4f}  [{low:.4f}, {high:.4f}]")
+
+
+def run_evaluate(options: argparse.Namespace) -> None:
+    """`tfrankloss evaluate`."""
+    model = read_model(options.model)
+    data = one_split(options.data, options.split)
+    check_width(model, data)
+    scores = data.predict(model)
+    result = evaluate(data.labels, scores, data.query_of_documents, metrics=options.metrics)
+    print(result)
+
+
+def check_width(model: keras.Model, data: RankingData) -> None:
+    """Raises where a model was trained on other features."""
+    width = model.input["features"].shape[-1]
+    if width != data.num_features:
+        raise ValueError(
+            f"The model takes {width} features. Received: data with {data.num_features}"
+        )
+
+
+def run_rank(options: argparse.Namespace) -> None:
+    """`tfrankloss rank`."""
+    model = read_model(options.model)
+    data = one_split(options.data, options.split)
+    check_width(model, data)
+    scores = data.predict(model)
+    queries = data.query_of_documents
+    documents = data.document_ids
+    if options.trec:
+        to_trec_run(options.out, scores, queries, documents)
+    else:
+        numbers = np.concatenate([np.arange(length) for length in data.lengths])
+        shown = numbers if documents is None else documents
+        with writing(options.out) as partial, open(partial, "w", encoding="utf-8") as file:
+            file.write("query\tdocument\tscore\n")
+            for query, document, score in zip(queries, shown, scores.tolist(), strict=True):
+                file.write(f"{query}\t{document}\t{score:.9g}\n")
+    print(f"{len(scores)} documents of {len(data)} queries: {options.out}")
+
+
+def run_demo(options: argparse.Namespace) -> None:
+    """`tfrankloss demo`."""
+    start = time.perf_counter()
+    queries, epochs = (200, 6) if options.fast else (800, 15)
+    print("Synthetic data: made up to look like those of a web search engine.")
+    data = {
+        split: synthetic(count, num_features=20, mean_documents=40, seed=seed)
+        for seed, (split, count) in enumerate(
+            {"train": queries, "vali": queries // 4, "test": queries // 2}.items()
+        )
+    }
+    for name, split in data.items():
+        print(f"  {name}: {split}")
+    shared: dict[str, Any] = {
+        "model_options": {"hidden": (64, 32), "dropout": 0.1, "batch_norm_momentum": 0.9},
+        "batch_size": 32,
+        "list_size": 64,  # one shape, one program to compile
+        "epochs": epochs,
+        "learning_rate": 3e-3,
+    }
+    test = data["test"]
+    random = np.random.default_rng(0).random(test.num_documents)
+    metrics = list(TrainingOptions.metrics)
+    results = {"random order": evaluate(test.labels, random, test.query_of_documents, metrics)}
+    runs = {"pointwise squared": "pointwise_squared", "NDCG-Loss2@5": "ndcg_loss2@5"}
+    for title, loss in runs.items():
+        print(f"\n{title}:")
+        trained = train(data, out=options.out / loss.replace("@", "_at_"), loss=loss, **shared)
+        results[title] = trained.evaluations["test"]
+    print("\nOn test data:")
+    print(" " * 20 + "".join(f"{name:>10}" for name in metrics))
+    for title, evaluation in results.items():
+        print(f"{title:<20}" + "".join(f"{evaluation.means[name]:10.4f}" for name in metrics))
+    run = options.out / "ndcg_loss2_at_5"
+    print(f"\n{time.perf_counter() - start:.0f} seconds. The model: {run / 'model.keras'}")
+    print("Next, your own LETOR file:")
+    print("  tfrankloss train FILE --validation-fraction 0.2 --out RUN")
+    print("  tfrankloss evaluate RUN FILE")
+    print("  tfrankloss rank RUN FILE --out scores.tsv")
