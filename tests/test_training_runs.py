@@ -20,6 +20,7 @@ OPTIONS: dict[str, Any] = {
     "loss": "softmax",
     "model_options": {"hidden": (8,), "dropout": 0.3, "batch_norm_momentum": 0.9},
     "batch_size": 16,
+    "list_size": 16,
     "epochs": 4,
     "patience": 10,
     "metrics": ("ndcg@5", "mrr"),

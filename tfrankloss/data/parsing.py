@@ -471,9 +471,7 @@ class _Assembly:
             if len(numbers) < len(runs):
                 runs = np.array([numbers[query] for query in self._queries])
                 counts = Counter(self._queries)
-                scattered = [
-                    query.decode() for query, count in counts.items() if query and count > 1
-                ]
+                scattered = [x.decode() for x, count in counts.items() if x and count > 1]
                 messages.append(
                     f"{name}: the lines of {len(scattered)} queries do not stand together, such as "
                     f"those of {scattered[0]!r}; they were regrouped"
