@@ -1,7 +1,7 @@
 """The command line as a user drives it, on a small LETOR file in a temporary folder."""
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from tfrankloss import cli
 from tfrankloss.data import RankingData, synthetic
 
-FAST = ["--loss", "softmax", "--model", "linear", "--epochs", "2", "--batch-size", "16"]
+FAST = ["--loss", "softmax", "--model", "linear", "--epochs", "2", "--list-size", "16"]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_train_evaluate_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_one_file_and_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("run.json").write_text(json.dumps({"loss": "softmax", "model": "linear", "epochs": 3}))
+    Path("run.json").write_text(json.dumps({"loss": "softmax", "model": "linear", "list_size": 16}))
     arguments = ["train", "all.txt", "--validation-fraction", "0.25", "--config", "run.json"]
     cli.main([*arguments, "--epochs", "1", "--out", "run"])
     assert "epoch 1/1" in capsys.readouterr().out
@@ -105,9 +105,14 @@ def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "train, vali, test" in fails(["evaluate", "run", "split", "--split", "dev"], capsys)
 
 
-def test_module_and_help() -> None:
-    command = [sys.executable, "-m", "tfrankloss", "train", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_module_and_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tfrankloss", "train", "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("tfrankloss", run_name="__main__")
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
     for option in ("--loss", "--max-documents", "--resume", "--mixed-precision", "--config"):
         assert option in shown
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+import tfrankloss
 from tfrankloss import losses, models
 from tfrankloss.data import QueryMinMax, RankingData, Standardize
 
@@ -115,10 +116,12 @@ def policy(request: pytest.FixtureRequest) -> Iterator[str]:
     keras.config.set_dtype_policy(request.param)
     yield request.param
     keras.config.set_dtype_policy(before)
+    tfrankloss.config.enable_xla()
 
 
 @pytest.mark.parametrize("name", ["feedforward", "self_attention", "gam"])
 def test_half_precision(name: str, policy: str) -> None:
+    tfrankloss.config.disable_xla()  # the loss has tests of its own
     keras.utils.set_random_seed(0)
     model = models.get(name, FEATURES, **SMALL[name])
     inputs = lists()

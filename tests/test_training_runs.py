@@ -86,7 +86,7 @@ def test_resume_after_kills(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tfrankloss", "tests.test_training_runs"])
     generator = random.Random(0)
-    for _ in range(4):
+    for _ in range(3):
         started = context.Event()
         worker = context.Process(target=_run, args=(str(tmp_path / "killed"), started))
         worker.start()
