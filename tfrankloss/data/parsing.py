@@ -344,25 +344,25 @@ def parse_source(source: Source, options: Options, sink: Sink, progress: bool) -
     waiting: deque[tuple[Future[_Block], int]] = deque()
     with Progress(source.name, size, progress) as bar, ThreadPoolExecutor(threads) as pool:
 
-        def take() -> None:
-            future, position = waiting.popleft()
-            block = future.result()
+        def add(block: _Block, position: int) -> None:
             assembly.add(block, position / max(size, 1))
             parser.recycle(block)
             bar.update(position)
 
+        def add_next() -> None:
+            future, position = waiting.popleft()
+            add(future.result(), position)
+
         try:
             for number, (text, position) in enumerate(source.blocks(BLOCK, sink.digest)):
                 if number == 0:  # alone: it tells the others what lines are like
-                    block = parser.parse(text)
-                    assembly.add(block, position / max(size, 1))
-                    parser.recycle(block)
+                    add(parser.parse(text), position)
                     continue
                 waiting.append((pool.submit(parser.parse, text), position))
                 if len(waiting) > threads:
-                    take()
+                    add_next()
             while waiting:
-                take()
+                add_next()
         finally:
             for future, _ in waiting:
                 future.cancel()

@@ -32,6 +32,7 @@ def feedforward(
     activation: str = "relu",
     input_batch_norm: bool = True,
     noise: float = 0.0,
+    outputs: int | None = None,
 ) -> keras.Model:
     """The network of the LambdaLoss@K paper (SIGIR 2022, Sect. 6): dense layers on each document.
 
@@ -53,23 +54,17 @@ def feedforward(
         activation: of the hidden layers.
         input_batch_norm: whether to normalise the transformed features, too.
         noise: deviation of Gaussian noise on them while the model trains.
+        outputs: None for scores `[batch, list]`, or how many numbers each document gets.
 
     >>> model = feedforward(136)
     >>> model.count_params()
     804385
     """
-    return _feedforward(
-        "feedforward",
-        None,
-        num_features,
-        hidden,
-        dropout,
-        batch_norm_momentum,
-        transform,
-        activation,
-        input_batch_norm,
-        noise,
-    )
+    features, mask, x = _inputs(num_features, transform, noise)
+    if batch_norm_momentum is not None and input_batch_norm:
+        x = _batch_norm(batch_norm_momentum, "input_batch_norm")(x, mask=mask)
+    x = _tower(x, mask, hidden, dropout, batch_norm_momentum, activation)
+    return _model("feedforward", features, mask, _scores(x, mask, outputs))
 
 
 def linear(num_features: int, transform: Transform = None) -> keras.Model:
@@ -194,59 +189,19 @@ def sub_scores(model: keras.Model) -> keras.Model:
     return keras.Model(model.input, model.get_layer("sub_scores").output, name="sub_scores")
 
 
-def classification(
-    num_features: int,
-    num_grades: int = 5,
-    hidden: Sequence[int] = (1024, 512, 256),
-    dropout: float | Sequence[float] = (0.5, 0.5, 0.8),
-    batch_norm_momentum: float | None = 0.999,
-    transform: Transform = "log1p",
-    activation: str = "relu",
-    input_batch_norm: bool = True,
-    noise: float = 0.0,
-) -> keras.Model:
+def classification(num_features: int, num_grades: int = 5, **arguments: Any) -> keras.Model:
     """`feedforward` with an output per grade, for `PointwiseSoftmaxLoss` and `OrdinalLoss`.
 
     Args:
         num_features: number of features.
         num_grades: number of grades; the model returns logits `[batch, list, num_grades]`.
-        hidden: see `feedforward`, as the other arguments.
+        **arguments: further ones of `feedforward`.
 
     >>> classification(7, num_grades=5, hidden=(8,), dropout=0.5).output_shape
     (None, None, 5)
     """
     check_integer("num_grades", num_grades, minimum=2)
-    return _feedforward(
-        "classification",
-        num_grades,
-        num_features,
-        hidden,
-        dropout,
-        batch_norm_momentum,
-        transform,
-        activation,
-        input_batch_norm,
-        noise,
-    )
-
-
-def _feedforward(
-    name: str,
-    outputs: int | None,
-    num_features: int,
-    hidden: Sequence[int],
-    dropout: float | Sequence[float],
-    batch_norm_momentum: float | None,
-    transform: Transform,
-    activation: str,
-    input_batch_norm: bool,
-    noise: float,
-) -> keras.Model:
-    features, mask, x = _inputs(num_features, transform, noise)
-    if batch_norm_momentum is not None and input_batch_norm:
-        x = _batch_norm(batch_norm_momentum, "input_batch_norm")(x, mask=mask)
-    x = _tower(x, mask, hidden, dropout, batch_norm_momentum, activation)
-    return _model(name, features, mask, _scores(x, mask, outputs))
+    return feedforward(num_features, outputs=num_grades, **arguments)
 
 
 def _inputs(num_features: int, transform: Transform, noise: float = 0.0) -> tuple[Any, Any, Any]:
