@@ -6,7 +6,6 @@ import lzma
 import multiprocessing
 import os
 import random
-import signal
 import time
 import warnings
 import zipfile
@@ -459,7 +458,7 @@ def test_kills_while_the_cache_is_written(tmp_path: Path, processes: Any) -> Non
             assert event.wait(60)
         time.sleep(generator.uniform(0.0, 0.15))
         for worker in workers:
-            os.kill(worker.pid, signal.SIGKILL)
+            worker.kill()  # unless it has ended
             worker.join()
         written += bool(caches(tmp_path))
         data = load_letor(path)

@@ -3,9 +3,7 @@
 import json
 import multiprocessing
 import os
-import random
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 import tfrankloss
+from tfrankloss import training
 from tfrankloss.data import RankingData, synthetic
 
 OPTIONS: dict[str, Any] = {
@@ -75,26 +74,45 @@ def test_early_stopping() -> None:
     assert len(run.history) <= run.best_epoch + 2
 
 
-def _run(folder: str, started: Any) -> None:
-    started.set()
+def _run_until_killed(folder: str, moment: str) -> None:
+    """Kills itself in the second epoch, or when its model is saved but not yet counted."""
+
+    def kill() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    training_epoch: list[int] = []
+    seed_dropout, writing = training._seed_dropout, training.writing
+
+    def seed(model: keras.Model, seed: int, epoch: int) -> None:
+        training_epoch.append(epoch)
+        seed_dropout(model, seed, epoch)
+        if moment == "epoch" and epoch == 1:
+            fit = model.fit
+            stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: kill())
+            model.fit = lambda *args, **kwargs: fit(*args, **kwargs, callbacks=[stop])
+
+    def write(target: Path) -> Any:
+        if moment == "checkpoint" and training_epoch[-1] == 2 and target.name == "state.json":
+            kill()
+        return writing(target)
+
+    training._seed_dropout = seed
+    training.writing = write
     tfrankloss.train(splits(), out=folder, resume=True, progress=False, **OPTIONS)
 
 
 def test_resume_after_kills(tmp_path: Path) -> None:
-    """Killed in the middle of epochs and of checkpoints; ends as an uninterrupted run does."""
+    """Killed in the middle of an epoch and of a checkpoint; ends as an uninterrupted run does."""
     expected = tfrankloss.train(splits(), out=tmp_path / "whole", progress=False, **OPTIONS)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tfrankloss", "tests.test_training_runs"])
-    generator = random.Random(0)
-    for _ in range(3):
-        started = context.Event()
-        worker = context.Process(target=_run, args=(str(tmp_path / "killed"), started))
+    for moment, finished in (("epoch", 1), ("checkpoint", 2)):
+        worker = context.Process(target=_run_until_killed, args=(str(tmp_path / "killed"), moment))
         worker.start()
-        assert started.wait(120)
-        time.sleep(generator.uniform(1.0, 6.0))
-        if worker.is_alive():
-            os.kill(worker.pid, signal.SIGKILL)
         worker.join()
+        assert worker.exitcode == -signal.SIGKILL
+        state = json.loads((tmp_path / "killed" / "state" / "state.json").read_text())
+        assert state["epoch"] == finished
     resumed = tfrankloss.train(
         splits(), out=tmp_path / "killed", resume=True, progress=False, **OPTIONS
     )

@@ -300,6 +300,7 @@ def _fit(
             seed=options.seed,
             first_epoch=state.epoch,
         )
+        _seed_dropout(model, options.seed, state.epoch)
         fitted = model.fit(
             dataset, epochs=state.epoch + 1, initial_epoch=state.epoch, shuffle=False, verbose=0
         )
@@ -330,6 +331,14 @@ def _fit(
     if best_weights is not None:
         model.set_weights(best_weights)
     return model
+
+
+def _seed_dropout(model: keras.Model, seed: int, epoch: int) -> None:
+    """Starts the random numbers of the layers anew: a saved model does not hold their state."""
+    weights = {id(x) for x in model.weights}
+    states = [x for x in model.variables if id(x) not in weights]
+    for number, state in enumerate(states):
+        state.assign(np.random.SeedSequence((seed, epoch, number)).generate_state(2))
 
 
 def _save(model: keras.Model, state: _State, folder: Path, better: bool) -> None:
