@@ -80,11 +80,11 @@ def _run_until_killed(folder: str, moment: str) -> None:
     def kill() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    training_epoch: list[int] = []
+    epochs: list[int] = []
     seed_dropout, writing = training._seed_dropout, training.writing
 
     def seed(model: keras.Model, seed: int, epoch: int) -> None:
-        training_epoch.append(epoch)
+        epochs.append(epoch)
         seed_dropout(model, seed, epoch)
         if moment == "epoch" and epoch == 1:
             fit = model.fit
@@ -92,7 +92,7 @@ def _run_until_killed(folder: str, moment: str) -> None:
             model.fit = lambda *args, **kwargs: fit(*args, **kwargs, callbacks=[stop])
 
     def write(target: Path) -> Any:
-        if moment == "checkpoint" and training_epoch[-1] == 2 and target.name == "state.json":
+        if moment == "checkpoint" and target.name == "state.json" and epochs[-1] == 2:
             kill()
         return writing(target)
 
