@@ -70,7 +70,7 @@ def ascending(keys: Array, mask: Array) -> Order:
 
 def descending_indices(keys: Array, mask: Array) -> Array:
     """The indices of the stable order of `keys` from high to low, padding last, by sorting."""
-    keys = ops.where(mask, _sortable(keys), -float("inf"))
+    keys = ops.where(mask, _sortable(keys), ops.full_like(keys, -float("inf")))
     # Equal numbers stay in order: of TensorFlow's sorts this takes the fewest operations.
     _, indices = ops.top_k(keys, ops.shape(keys)[1])
     return ops.cast(indices, "int32")
@@ -79,7 +79,7 @@ def descending_indices(keys: Array, mask: Array) -> Array:
 def _sortable(keys: Array) -> Array:
     """The keys as finite numbers, which padding stands behind; with one zero, as XLA knows two."""
     limit = float(np.finfo(keras.backend.standardize_dtype(keys.dtype)).max)
-    return ops.clip(ops.where(keys == 0, 0.0, keys), -limit, limit)
+    return ops.clip(ops.where(keys == 0, ops.zeros_like(keys), keys), -limit, limit)
 
 
 def from_positions(positions: Array) -> Order:

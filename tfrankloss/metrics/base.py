@@ -50,9 +50,10 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds a batch; the arguments are those of a loss, see `RankingMetric`."""
-        total, count = self._call(self._sums, y_true, y_pred, sample_weight)
-        _add(self.total, total)
-        _add(self.count, count)
+        state = (ops.copy(self.total), ops.copy(self.count))
+        total, count = self._call(self._added, y_true, y_pred, sample_weight, state)
+        self.total.assign(total)
+        self.count.assign(count)
 
     def result(self) -> Any:
         """The mean so far."""
@@ -65,7 +66,14 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
         """
         return self._call(self._per_list, y_true, y_pred, sample_weight)
 
-    def _call(self, function: Any, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+    def _call(
+        self,
+        function: Any,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any,
+        state: tuple[Array, ...] = (),
+    ) -> Any:
         members = self._members()
         labels_rank = 3 if members[0].subtopics else 2
         received = lists.receive(y_true, y_pred, sample_weight, labels_rank=labels_rank)
@@ -75,13 +83,16 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
             self._kernels[key] = backend.compiled(function)
         weighted = received.document_weights is not None
         orders = orders_of(members, lists.clean(received), weighted)
-        values, weights = self._kernels[key](*received, *orders.values())
+        values, weights = self._kernels[key](*state, *received, *orders.values())
         return ops.stop_gradient(values), ops.stop_gradient(weights)
 
-    def _sums(self, *arguments: Array | None) -> tuple[Array, Array]:
+    def _added(
+        self, total: Array, count: Array, *arguments: Array | None
+    ) -> tuple[Array, Array]:
+        """The state with a batch added to it: in the kernel, as it is a dozen operations."""
         values, weights = self._per_list(*arguments)
         values = ops.where(weights != 0, values * weights, 0.0)
-        return ops.sum(values, axis=-1), ops.sum(weights, axis=-1)
+        return _add(total, ops.sum(values, axis=-1)), _add(count, ops.sum(weights, axis=-1))
 
     def _per_list(self, *arguments: Array | None) -> tuple[Array, Array]:
         members = self._members()
@@ -105,14 +116,14 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
         return cls(**arguments_from(config))
 
 
-def _add(variable: Any, amount: Array) -> None:
+def _add(state: Array, amount: Array) -> Array:
     """Adds to the first entry what fits and to the second what that loses to rounding."""
-    amount = ops.cast(amount, variable.dtype)
-    old, lost = variable[0], variable[1]
+    amount = ops.cast(amount, state.dtype)
+    old, lost = state[0], state[1]
     new = old + amount
     kept = new - old
     lost = lost + ((old - (new - kept)) + (amount - kept))
-    variable.assign(ops.stack([new, lost]))
+    return ops.stack([new, lost])
 
 
 class RankingMetric(MeanOverLists):
