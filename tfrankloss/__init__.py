@@ -8,14 +8,17 @@
 """
 
 from tfrankloss import config, data, losses, metrics, models
+from tfrankloss.comparison import LossComparison, compare
 from tfrankloss.evaluation import Evaluation, evaluate, to_trec_qrels, to_trec_run
 from tfrankloss.training import Trained, TrainingOptions, train
 
 __all__ = [
     "Evaluation",
+    "LossComparison",
     "Trained",
     "TrainingOptions",
     "__version__",
+    "compare",
     "config",
     "data",
     "evaluate",

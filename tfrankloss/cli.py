@@ -14,12 +14,14 @@ import keras
 import numpy as np
 
 from tfrankloss import __version__
+from tfrankloss.charts import line_chart
+from tfrankloss.comparison import compare
 from tfrankloss.data import RankingData, load_letor, synthetic
 from tfrankloss.evaluation import evaluate, to_trec_run
 from tfrankloss.files import writing
 from tfrankloss.losses import LOSSES
 from tfrankloss.models import MODELS
-from tfrankloss.training import OPTIMIZERS, Trained, TrainingOptions, train
+from tfrankloss.training import OPTIMIZERS, Trained, TrainingOptions, predict_scores, train
 
 TFDS = ("mslr_web", "istella", "yahoo_ltrc")
 DATA = (
@@ -91,6 +93,23 @@ def make_parser() -> argparse.ArgumentParser:
     ranking.add_argument("--split", default="test", help="of data with several splits")
     ranking.add_argument("--trec", action="store_true", help="as a run file of trec_eval")
     ranking.set_defaults(run=run_rank)
+
+    comparison = commands.add_parser(
+        "compare", help="train with several losses and compare what they reach"
+    )
+    comparison.add_argument(
+        "data", help=f"{DATA}; or a folder of such folders, Fold1, Fold2, ...; or one file to split"
+    )
+    comparison.add_argument(
+        "--losses", type=names, required=True, help="such as softmax,lambdarank"
+    )
+    comparison.add_argument("--baseline", help="compare with this loss; default the first")
+    comparison.add_argument("--folds", type=int, help="parts of one file; default 5")
+    comparison.add_argument("--seeds", type=int, default=1, help="runs of each loss on each fold")
+    comparison.add_argument("--out", type=Path, required=True, help="folder of page and runs")
+    comparison.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    add_training_options(comparison)
+    comparison.set_defaults(run=run_compare)
     return parser
 
 
@@ -99,7 +118,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, help="a TOML or JSON file with these options; those given here win"
     )
-    parser.add_argument("--loss", help=f"default ndcg_loss2@5; one of {', '.join(LOSSES)}")
+    if "--losses" not in parser.format_usage():
+        parser.add_argument("--loss", help=f"default ndcg_loss2@5; one of {', '.join(LOSSES)}")
+        parser.add_argument(
+            "--loss-options", type=json.loads, help='arguments of the loss as JSON: {"sigma": 2}'
+        )
     parser.add_argument("--model", help=f"default feedforward; one of {', '.join(MODELS)}")
     parser.add_argument(
         "--model-options",
@@ -111,18 +134,31 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, help="most epochs; default 50")
     parser.add_argument("--patience", type=int, help="epochs without a better value; default 5")
     parser.add_argument("--optimizer", help=f"default adam; one of {', '.join(OPTIMIZERS)}")
-    parser.add_argument("--learning-rate", type=float, help="default 0.001")
+    parser.add_argument(
+        "--learning-rate",
+        type=rates,
+        help="default 0.001; of several, such as 0.01,0.001, validation data choose",
+    )
     parser.add_argument("--batch-size", type=int, help="lists per batch; default 128")
     parser.add_argument("--max-documents", type=int, help="documents per batch instead")
     parser.add_argument("--list-size", type=int, help="cut or pad all lists to this size")
     parser.add_argument("--seed", type=int, help="default 0")
     parser.add_argument("--jit", action="store_true", default=None, help="XLA for the whole step")
     parser.add_argument("--mixed-precision", help="mixed_float16 or mixed_bfloat16")
+    parser.add_argument(
+        "--tensorboard", action="store_true", default=None, help="write logs for TensorBoard"
+    )
 
 
 def names(text: str) -> list[str]:
     """Names that are separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def rates(text: str) -> float | list[float]:
+    """A number, or several that are separated by commas."""
+    numbers = [float(number) for number in names(text)]
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def training_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -237,7 +273,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     model = read_model(options.model)
     data = one_split(options.data, options.split)
     check_width(model, data)
-    scores = data.predict(model)
+    scores = predict_scores(model, data)
     result = evaluate(data.labels, scores, data.query_of_documents, metrics=options.metrics)
     print(result)
 
@@ -256,7 +292,7 @@ def run_rank(options: argparse.Namespace) -> None:
     model = read_model(options.model)
     data = one_split(options.data, options.split)
     check_width(model, data)
-    scores = data.predict(model)
+    scores = predict_scores(model, data)
     queries = data.query_of_documents
     documents = data.document_ids
     if options.trec:
@@ -269,6 +305,33 @@ def run_rank(options: argparse.Namespace) -> None:
             for query, document, score in zip(queries, shown, scores.tolist(), strict=True):
                 file.write(f"{query}\t{document}\t{score:.9g}\n")
     print(f"{len(scores)} documents of {len(data)} queries: {options.out}")
+
+
+def run_compare(options: argparse.Namespace) -> None:
+    """`tfrankloss compare`."""
+    chosen = training_options(options)
+    for loss in options.losses:
+        TrainingOptions(**{**chosen, "loss": loss})
+    compared = compare(
+        read_folds(options.data),
+        options.losses,
+        baseline=options.baseline,
+        folds=options.folds,
+        seeds=options.seeds,
+        out=options.out,
+        resume=options.resume,
+        **chosen,
+    )
+    print(f"\n{compared}")
+    print(f"The page: {options.out / 'comparison.html'}")
+
+
+def read_folds(name: str) -> Any:
+    """The folds of a folder that has them, or the data."""
+    folders = sorted(Path(name).glob("[Ff]old*")) if Path(name).is_dir() else []
+    if not folders:
+        return read_data(name)
+    return [load_letor(folder) for folder in folders]
 
 
 def run_demo(options: argparse.Namespace) -> None:
@@ -296,17 +359,24 @@ def run_demo(options: argparse.Namespace) -> None:
     metrics = list(TrainingOptions.metrics)
     results = {"random order": evaluate(test.labels, random, test.query_of_documents, metrics)}
     runs = {"pointwise squared": "pointwise_squared", "NDCG-Loss2@5": "ndcg_loss2@5"}
+    curves = {}
     for title, loss in runs.items():
         print(f"\n{title}:")
         trained = train(data, out=options.out / loss.replace("@", "_at_"), loss=loss, **shared)
         results[title] = trained.evaluations["test"]
+        curves[title] = [entry["ndcg@5"] for entry in trained.history]
     print("\nOn test data:")
     print(" " * 20 + "".join(f"{name:>10}" for name in metrics))
     for title, evaluation in results.items():
         print(f"{title:<20}" + "".join(f"{evaluation.means[name]:10.4f}" for name in metrics))
     run = options.out / "ndcg_loss2_at_5"
+    picture = options.out / "learning-curves.svg"
+    with writing(picture) as partial:
+        partial.write_text(line_chart("ndcg@5 on validation data", curves))
     print(f"\n{time.perf_counter() - start:.0f} seconds. The model: {run / 'model.keras'}")
+    print(f"Learning curves: {picture}")
     print("Next, your own LETOR file:")
     print("  tfrankloss train FILE --validation-fraction 0.2 --out RUN")
     print("  tfrankloss evaluate RUN FILE")
     print("  tfrankloss rank RUN FILE --out scores.tsv")
+    print("  tfrankloss compare FILE --losses softmax,lambdarank,ndcg_loss2@5 --out COMPARISON")

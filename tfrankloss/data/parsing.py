@@ -18,9 +18,9 @@ import numpy as np
 
 from tfrankloss.data import storage
 from tfrankloss.data.letor import LetorFormatError, Row, Rules, TokenError, parse_line
-from tfrankloss.data.progress import Progress
 from tfrankloss.data.ranking_data import RankingData, group, splits_of
 from tfrankloss.data.sources import PADDING, Source
+from tfrankloss.progress import Progress
 
 BLOCK = 1 << 22
 # Numbers in the features of one chunk of rows.
@@ -342,12 +342,15 @@ def parse_source(source: Source, options: Options, sink: Sink, progress: bool) -
         )
     threads = min(_cores(), MOST_THREADS)
     waiting: deque[tuple[Future[_Block], int]] = deque()
-    with Progress(source.name, size, progress) as bar, ThreadPoolExecutor(threads) as pool:
+    with (
+        Progress(source.name, size / 1e6, "MB", progress) as bar,
+        ThreadPoolExecutor(threads) as pool,
+    ):
 
         def add(block: _Block, position: int) -> None:
             assembly.add(block, position / max(size, 1))
             parser.recycle(block)
-            bar.update(position)
+            bar.update(position / 1e6)
 
         def add_next() -> None:
             future, position = waiting.popleft()

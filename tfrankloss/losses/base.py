@@ -77,6 +77,13 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
             lambda scores: self.per_list(lists._replace(scores=scores)), lists.scores
         )
 
+    def ranking_scores(self, y_pred: Array) -> Array:
+        """What to sort documents by, `[...]`, from what the model gives them, `[..., outputs]`.
+
+        For all losses whose models give one number per document, that number.
+        """
+        return y_pred
+
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Array:
         with keras.name_scope(self.name):
             received = lists.receive(y_true, y_pred, sample_weight, self.outputs)

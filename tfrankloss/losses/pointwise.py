@@ -55,6 +55,10 @@ class PointwiseSquaredLoss(RankingLoss):
         errors = ops.sum((targets - lists.scores) ** 2, axis=2)
         return ops.sum(ops.where(lists.mask, lists.weights * errors, 0.0 * lists.weights), axis=1)
 
+    def ranking_scores(self, y_pred: Array) -> Array:
+        """The score itself, or the expected grade where the model gives one number per grade."""
+        return y_pred if self.num_grades is None else _expected_grade(y_pred)
+
 
 @register
 class PointwiseSigmoidLoss(RankingLoss):
@@ -101,6 +105,10 @@ class PointwiseSoftmaxLoss(GradedLoss):
         terms = -ops.sum(_one_hot(lists.labels, self.num_grades) * log_probabilities, axis=2)
         return ops.sum(ops.where(lists.mask, lists.weights * terms, 0.0 * lists.weights), axis=1)
 
+    def ranking_scores(self, y_pred: Array) -> Array:
+        """The expected grade `sum_g g softmax(gamma s)[g]` of each document."""
+        return _expected_grade(ops.softmax(self.gamma * y_pred, axis=-1))
+
 
 @register
 class OrdinalLoss(GradedLoss):
@@ -128,6 +136,15 @@ class OrdinalLoss(GradedLoss):
         targets = ops.where(unknown, ops.full_like(targets, float("nan")), targets)
         terms = ops.sum(_sigmoid_cross_entropy(targets, lists.scores), axis=2)
         return ops.sum(lists.weights * terms, axis=1)
+
+    def ranking_scores(self, y_pred: Array) -> Array:
+        """The expected grade `sum_g P(y > g)` of each document."""
+        return ops.sum(ops.sigmoid(y_pred), axis=-1)
+
+
+def _expected_grade(probabilities: Array) -> Array:
+    grades = ops.arange(probabilities.shape[-1], dtype=probabilities.dtype)
+    return ops.sum(grades * probabilities, axis=-1)
 
 
 def _sigmoid_cross_entropy(targets: Array, logits: Array) -> Array:

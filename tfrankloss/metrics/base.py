@@ -86,9 +86,7 @@ class MeanOverLists(ShowsArguments, keras.metrics.Metric):
         values, weights = self._kernels[key](*state, *received, *orders.values())
         return ops.stop_gradient(values), ops.stop_gradient(weights)
 
-    def _added(
-        self, total: Array, count: Array, *arguments: Array | None
-    ) -> tuple[Array, Array]:
+    def _added(self, total: Array, count: Array, *arguments: Array | None) -> tuple[Array, Array]:
         """The state with a batch added to it: in the kernel, as it is a dozen operations."""
         values, weights = self._per_list(*arguments)
         values = ops.where(weights != 0, values * weights, 0.0)

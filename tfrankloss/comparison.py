@@ -1,0 +1,375 @@
+"""Several losses on the same data and network, as the papers compare them.
+
+OUT/comparison.html  the table, with pictures
+OUT/comparison.json  its numbers
+OUT/runs/            every run as `train` leaves it
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfrankloss import charts
+from tfrankloss.data.ranking_data import RankingData
+from tfrankloss.evaluation import Comparison, Evaluation
+from tfrankloss.files import writing
+from tfrankloss.options import check_choice, check_integer, needs
+from tfrankloss.progress import printer
+from tfrankloss.training import Trained, TrainingOptions, train
+
+Fold = Mapping[str, RankingData]
+
+# A difference from the baseline is called significant below this probability of chance.
+SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True)
+class LossComparison:
+    """What `compare` returns.
+
+    Attributes:
+        evaluations: the test queries of all folds by title; each value is the mean over the seeds.
+        baseline: the title that the others are compared with.
+        differences: by title (without the baseline) and metric, the paired comparison.
+        curves: by title, the validation metric of each epoch of the first run.
+        monitor: the name of that metric.
+        folder: where all of it is, or None.
+    """
+
+    evaluations: dict[str, Evaluation]
+    baseline: str
+    differences: dict[str, dict[str, Comparison]]
+    curves: dict[str, list[float]]
+    monitor: str
+    folder: Path | None = None
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics."""
+        return list(self.evaluations[self.baseline].means)
+
+    def mark(self, title: str, metric: str) -> str:
+        """`+` for significantly better than the baseline, `-` for worse, or nothing."""
+        if title == self.baseline:
+            return ""
+        found = self.differences[title][metric]
+        if not found.p_value < SIGNIFICANCE:
+            return ""
+        down = self.evaluations[title].metrics[metric]._direction == "down"
+        return "+" if (found.difference > 0) != down else "-"
+
+    def best(self, metric: str) -> str:
+        """The title with the best mean."""
+        down = self.evaluations[self.baseline].metrics[metric]._direction == "down"
+        sign = -1.0 if down else 1.0
+        return max(self.evaluations, key=lambda title: sign * self.evaluations[title].means[metric])
+
+    def __str__(self) -> str:
+        width = max(len(title) for title in self.evaluations) + 1
+        lines = [" " * width + "".join(f"{metric:>12}" for metric in self.metrics)]
+        for title, evaluation in self.evaluations.items():
+            cells = (
+                f"{evaluation.means[metric]:11.4f}{self.mark(title, metric) or ' '}"
+                for metric in self.metrics
+            )
+            lines.append(f"{title:<{width}}" + "".join(cells))
+        queries = len(self.evaluations[self.baseline].query_ids)
+        lines.append(
+            f"{queries} test queries; + and - differ from {self.baseline} (paired t-test, "
+            f"p < {SIGNIFICANCE})"
+        )
+        return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """A page with the table and pictures, which needs nothing else."""
+        return _page(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers of the table."""
+        rows = {}
+        for title, evaluation in self.evaluations.items():
+            intervals = evaluation.confidence_intervals()
+            rows[title] = {
+                metric: {
+                    "mean": evaluation.means[metric],
+                    "interval": intervals[metric],
+                    **(
+                        {}
+                        if title == self.baseline
+                        else {
+                            "difference": self.differences[title][metric].difference,
+                            "p_value": self.differences[title][metric].p_value,
+                            "wins": self.differences[title][metric].wins,
+                            "losses": self.differences[title][metric].losses,
+                        }
+                    ),
+                }
+                for metric in self.metrics
+            }
+        return {"baseline": self.baseline, "losses": rows}
+
+
+def compare(
+    data: RankingData | Fold | Sequence[Fold],
+    losses: Sequence[str] | Mapping[str, Mapping[str, Any]],
+    *,
+    baseline: str | None = None,
+    folds: int | None = None,
+    seeds: int = 1,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: bool | Callable[[str], None] = True,
+    **options: Any,
+) -> LossComparison:
+    """Trains the same network with each loss and compares what they reach on test data.
+
+    The values of every test query are paired with those of the baseline for a t-test, as in Table 1
+    of the LambdaLoss@K paper (SIGIR 2022). Needs SciPy.
+
+    Args:
+        data: queries, which are split into `folds`; or splits `"train"`, `"vali"` and `"test"`; or
+            several folds of such splits, as the data sets of the papers have them.
+        losses: names of losses; or titles, each with the options of `train` that are its own, such
+            as `{"wide": {"loss": "softmax", "model_options": {"hidden": [512]}}}`.
+        baseline: the loss that the others are compared with; by default the first.
+        folds: number of parts of cross validation (default 5): each is the test data once, and the
+            next one the validation data.
+        seeds: number of runs of each loss on each fold, with the seeds `seed`, `seed + 1`, ...
+        out: folder for a page, the numbers and all runs.
+        resume: whether to go on with the comparison in `out`.
+        progress: whether to print a line per run, or a function that takes it.
+        **options: of all runs, see `TrainingOptions`.
+
+    >>> from tfrankloss import data
+    >>> compared = compare(
+    ...     data.synthetic(60, 5, 10),
+    ...     ["softmax", "pointwise_squared"],
+    ...     folds=3,
+    ...     model="linear",
+    ...     epochs=1,
+    ...     list_size=16,
+    ...     progress=False,
+    ... )
+    >>> compared.baseline, list(compared.differences)
+    ('softmax', ['pointwise_squared'])
+    """
+    needs("scipy.stats", "evaluate")  # before hours of training
+    runs = _runs(losses, options)
+    baseline = next(iter(runs)) if baseline is None else baseline
+    check_choice("baseline", baseline, tuple(runs))
+    check_integer("seeds", seeds, minimum=1)
+    parts = _folds(data, folds)
+    folder = None if out is None else Path(out)
+    if folder is not None and (folder / "runs").exists() and not resume:
+        raise ValueError(
+            f"The folder holds a comparison already: resume it, or name a new one. "
+            f"Received: {folder}"
+        )
+    say = printer(progress)
+    start = time.monotonic()
+    tests: dict[str, list[list[Evaluation]]] = {title: [] for title in runs}
+    curves: dict[str, list[float]] = {}
+    total, done = len(runs) * len(parts) * seeds, 0
+    for number, fold in enumerate(parts, start=1):
+        for title, chosen in runs.items():
+            tests[title].append([])
+            for seed in range(seeds):
+                first = chosen.get("seed", TrainingOptions.seed)
+                name = f"fold-{number}-seed-{first + seed}"
+                result = train(
+                    fold,
+                    out=None if folder is None else folder / "runs" / _file_name(title) / name,
+                    resume=True,
+                    progress=False,
+                    **{**chosen, "seed": first + seed},
+                )
+                tests[title][-1].append(result.evaluations["test"])
+                monitor = result.options.watched
+                curves.setdefault(title, [entry[monitor] for entry in result.history])
+                done += 1
+                say(_progress_line(title, number, result, done, total, start))
+    evaluations = {title: _joined(of_folds) for title, of_folds in tests.items()}
+    compared = LossComparison(
+        evaluations=evaluations,
+        baseline=baseline,
+        differences={
+            title: evaluation.compare(evaluations[baseline])
+            for title, evaluation in evaluations.items()
+            if title != baseline
+        },
+        curves=curves,
+        monitor=monitor,
+        folder=folder,
+    )
+    if folder is not None:
+        contents = {
+            "comparison.json": json.dumps(compared.to_json(), indent=2),
+            "comparison.html": compared.to_html(),
+        }
+        for name, content in contents.items():
+            with writing(folder / name) as partial:
+                partial.write_text(content, encoding="utf-8")
+    return compared
+
+
+def _runs(
+    losses: Sequence[str] | Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The options of each run by title."""
+    if isinstance(losses, str):
+        raise ValueError(f"losses must be a list of names. Received: losses={losses!r}")
+    own = losses if isinstance(losses, Mapping) else {name: {"loss": name} for name in losses}
+    if len(own) < 2 or len(own) < len(losses):
+        raise ValueError(
+            f"To compare takes at least two different losses. Received: losses={list(losses)}"
+        )
+    runs = {title: {**options, **chosen} for title, chosen in own.items()}
+    for chosen in runs.values():
+        TrainingOptions(**chosen)  # a mistake shows before the first run
+    for name in ("metrics", "monitor"):
+        if len({json.dumps(chosen.get(name)) for chosen in runs.values()}) > 1:
+            raise ValueError(f"All runs must have the same {name}")
+    return runs
+
+
+def _folds(data: RankingData | Fold | Sequence[Fold], folds: int | None) -> list[Fold]:
+    if isinstance(data, RankingData):
+        count = 5 if folds is None else folds
+        check_integer("folds", count, minimum=3)
+        if len(data) < count:
+            raise ValueError(f"There are {len(data)} queries. Received: folds={count}")
+        parts = data.split([1 / count] * count)
+        return [_fold(parts, number) for number in range(count)]
+    found = [data] if isinstance(data, Mapping) else list(data)
+    if folds is not None and folds != len(found):
+        raise ValueError(f"The data have {len(found)} folds of their own. Received: folds={folds}")
+    for fold in found:
+        if not {"train", "vali", "test"} <= set(fold):
+            raise ValueError(
+                "Losses are compared on data with the splits 'train', 'vali' and 'test'. "
+                f"Received: {sorted(fold)}"
+            )
+    return found
+
+
+def _fold(parts: Sequence[RankingData], number: int) -> Fold:
+    """Part `number` for the test, the next one for validation, the others to learn from."""
+    following = (number + 1) % len(parts)
+    others = [part for i, part in enumerate(parts) if i not in (number, following)]
+    return {
+        "train": RankingData.concat(others),
+        "vali": parts[following],
+        "test": parts[number],
+    }
+
+
+def _joined(tests: Sequence[Sequence[Evaluation]]) -> Evaluation:
+    """The test queries of all folds, with the mean over the seeds."""
+    first = tests[0][0]
+    ids = [
+        f"{number}/{query}"
+        for number, evaluations in enumerate(tests, start=1)
+        for query in evaluations[0].query_ids
+    ]
+    per_query = {
+        metric: np.concatenate(
+            [np.mean([x.per_query[metric] for x in evaluations], axis=0) for evaluations in tests]
+        )
+        for metric in first.means
+    }
+    means = {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
+    return Evaluation(means, per_query, np.array(ids), first.metrics)
+
+
+def _progress_line(
+    title: str, fold: int, result: Trained, done: int, total: int, start: float
+) -> str:
+    metric = result.options.watched
+    value = result.evaluations["test"].means[metric]
+    seconds = (time.monotonic() - start) / done * (total - done)
+    left = f"{seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
+    return (
+        f"[{done}/{total}] {title}, fold {fold}, seed {result.options.seed}: test {metric} "
+        f"{value:.4f} after {len(result.history)} epochs; {left}"
+    )
+
+
+def _file_name(title: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", title.replace("@", "_at_"))
+
+
+STYLE = """
+body { font: 15px/1.5 sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; color: #222 }
+table { border-collapse: collapse; margin: 1em 0 }
+th, td { padding: .3em .8em; text-align: right; border-bottom: 1px solid #ddd }
+th:first-child, td:first-child { text-align: left }
+.best { font-weight: bold } .better { color: #00694a } .worse { color: #a33a00 }
+small { color: #666; display: block; font-weight: normal } svg { max-width: 100%; height: auto }
+"""
+
+
+def _page(compared: LossComparison) -> str:
+    metrics = compared.metrics
+    heads = "".join(f"<th>{escape(metric)}</th>" for metric in metrics)
+    rows = [
+        f"<tr><td>{escape(title)}</td>"
+        + "".join(_cell(compared, title, metric) for metric in metrics)
+        + "</tr>"
+        for title in compared.evaluations
+    ]
+    pictures = []
+    intervals = {
+        title: evaluation.confidence_intervals()
+        for title, evaluation in compared.evaluations.items()
+    }
+    for metric in metrics:
+        pictures.append(
+            charts.interval_chart(
+                f"test {metric}, mean and 95 % interval",
+                {
+                    title: (evaluation.means[metric], *intervals[title][metric])
+                    for title, evaluation in compared.evaluations.items()
+                },
+            )
+        )
+    pictures.append(charts.line_chart(f"validation {compared.monitor}, first run", compared.curves))
+    queries = len(compared.evaluations[compared.baseline].query_ids)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Losses compared</title>
+<style>{STYLE}</style></head><body>
+<h1>Losses compared</h1>
+<p>{queries} test queries. Below each mean: the difference from
+<b>{escape(compared.baseline)}</b>, the p-value of a paired t-test, and for how many queries the loss
+is better and worse. <span class="better">&#9650;</span> and <span class="worse">&#9660;</span>:
+better and worse with p &lt; {SIGNIFICANCE}.</p>
+<table><thead><tr><th>loss</th>{heads}</tr></thead>
+<tbody>{"".join(rows)}</tbody></table>
+{"".join(f"<p>{picture}</p>" for picture in pictures)}
+</body></html>
+"""
+
+
+def _cell(compared: LossComparison, title: str, metric: str) -> str:
+    mean = compared.evaluations[title].means[metric]
+    best = ' class="best"' if title == compared.best(metric) else ""
+    if title == compared.baseline:
+        return f"<td{best}>{mean:.4f}<small>baseline</small></td>"
+    found = compared.differences[title][metric]
+    arrows = {
+        "+": ' <span class="better">&#9650;</span>',
+        "-": ' <span class="worse">&#9660;</span>',
+        "": "",
+    }
+    return (
+        f"<td{best}>{mean:.4f}{arrows[compared.mark(title, metric)]}"
+        f"<small>{found.difference:+.4f}, p = {found.p_value:.2g}, "
+        f"{found.wins} : {found.losses}</small></td>"
+    )
