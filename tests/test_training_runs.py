@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfrankloss
 from tfrankloss import training
@@ -24,6 +25,7 @@ OPTIONS: dict[str, Any] = {
     "patience": 10,
     "metrics": ("ndcg@5", "mrr"),
 }
+PLAIN = {"tensorboard": False}
 
 
 def splits() -> dict[str, RankingData]:
@@ -50,6 +52,8 @@ def test_a_run(tmp_path: Path) -> None:
     assert result.means["mrr"] == pytest.approx(results["metrics"]["test"]["mrr"], abs=1e-9)
     assert sorted(x.name for x in (tmp_path / "run").iterdir()) == [
         "config.json",
+        "curves.svg",
+        "loss.svg",
         "metrics.json",
         "model.keras",
         "state",
@@ -89,7 +93,7 @@ def _run_until_killed(folder: str, moment: str) -> None:
         if moment == "epoch" and epoch == 1:
             fit = model.fit
             stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: kill())
-            model.fit = lambda *args, **kwargs: fit(*args, **kwargs, callbacks=[stop])
+            model.fit = lambda *args, **kwargs: fit(*args, **{**kwargs, "callbacks": [stop]})
 
     def write(target: Path) -> Any:
         if moment == "checkpoint" and target.name == "state.json" and epochs[-1] == 2:
@@ -135,6 +139,9 @@ def test_resume_after_kills(tmp_path: Path) -> None:
         ({"epochs": 0}, "epochs"),
         ({"learning_rate": -1}, "learning_rate"),
         ({"mixed_precision": "float8"}, "mixed_precision"),
+        ({"learning_rate": ()}, "learning_rate"),
+        ({"learning_rate": (0.1, -1)}, "learning_rate"),
+        ({"tensorboard": True}, "needs a folder"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], words: str) -> None:
@@ -152,3 +159,63 @@ def test_wrong_data() -> None:
     other = RankingData.from_arrays(np.zeros((3, 2)), [0, 1, 0], [1, 1, 1])
     with pytest.raises(ValueError, match="same number of features"):
         tfrankloss.train(parts["train"], other)
+
+
+def test_the_best_of_several_learning_rates(tmp_path: Path) -> None:
+    """The validation metric decides; a rate at which the loss explodes is no reason to stop."""
+    lines: list[str] = []
+    options = {**OPTIONS, "model": "linear", "model_options": {}, "epochs": 2, "tensorboard": True}
+    rates = (1e-6, 0.1, 1e38)
+    parts = splits()
+    run = tfrankloss.train(
+        parts, out=tmp_path / "run", progress=lines.append, learning_rate=rates, **options
+    )
+    assert any("is not finite" in line for line in lines)
+    single = [
+        tfrankloss.train(parts, progress=False, learning_rate=rate, **{**options, **PLAIN})
+        for rate in rates[:2]
+    ]
+    best = max(single, key=lambda one: one.evaluations["vali"].means["mrr"])
+    assert run.options.learning_rate == best.options.learning_rate
+    assert run.evaluations["test"].means == pytest.approx(best.evaluations["test"].means, rel=1e-4)
+    results = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert results["learning_rate"] == best.options.learning_rate
+    model = keras.saving.load_model(tmp_path / "run" / "model.keras")
+    for mine, other in zip(model.get_weights(), best.model.get_weights()):
+        np.testing.assert_allclose(mine, other, rtol=1e-4)
+    assert "<polyline" in (tmp_path / "run" / "curves.svg").read_text()
+
+    # TensorBoard's format, read as TensorBoard does.
+    folder = tmp_path / "run" / "learning-rates" / f"{best.options.learning_rate:g}" / "tensorboard"
+    (events,) = folder.iterdir()
+    written = [
+        (event.step, value.tag, float(tf.make_ndarray(value.tensor)))
+        for record in tf.data.TFRecordDataset(str(events))
+        for event in [tf.compat.v1.Event.FromString(record.numpy())]
+        for value in event.summary.value
+    ]
+    expected = [entry["mrr"] for entry in run.history]
+    assert [value for _, tag, value in written if tag == "mrr"] == pytest.approx(expected)
+    assert {step for step, _, _ in written} == {1, 2}
+
+
+@pytest.mark.parametrize("loss", ["pointwise_softmax", "ordinal"])
+def test_losses_of_grades(loss: str) -> None:
+    """The network gives a number per grade of the data; the ranking is that of the grades."""
+    options = {**OPTIONS, "epochs": 1, "loss": loss}
+    parts = splits()
+    run = tfrankloss.train(parts, progress=False, **options)
+    grades = 1 + int(max(part.labels.max() for part in parts.values()))
+    assert run.model.output_shape[-1] == grades
+    outputs = parts["test"].predict(run.model).astype(float)
+    if loss == "ordinal":
+        scores = (1 / (1 + np.exp(-outputs))).sum(axis=1)
+    else:
+        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        scores = (powers / powers.sum(axis=1, keepdims=True)) @ np.arange(grades)
+    expected = tfrankloss.evaluate(
+        parts["test"].labels, scores, parts["test"].query_of_documents, metrics=["mrr"]
+    )
+    assert run.evaluations["test"].means["mrr"] == pytest.approx(expected.means["mrr"])
+    with pytest.raises(ValueError, match="model must be one of"):
+        tfrankloss.train(parts, **{**options, "model": "linear", "model_options": {}})

@@ -108,17 +108,17 @@ def make_parser() -> argparse.ArgumentParser:
     comparison.add_argument("--seeds", type=int, default=1, help="runs of each loss on each fold")
     comparison.add_argument("--out", type=Path, required=True, help="folder of page and runs")
     comparison.add_argument("--resume", action="store_true", help="go on with what is in --out")
-    add_training_options(comparison)
+    add_training_options(comparison, one_loss=False)
     comparison.set_defaults(run=run_compare)
     return parser
 
 
-def add_training_options(parser: argparse.ArgumentParser) -> None:
+def add_training_options(parser: argparse.ArgumentParser, one_loss: bool = True) -> None:
     """The fields of `TrainingOptions`, and a file that holds them."""
     parser.add_argument(
         "--config", type=Path, help="a TOML or JSON file with these options; those given here win"
     )
-    if "--losses" not in parser.format_usage():
+    if one_loss:
         parser.add_argument("--loss", help=f"default ndcg_loss2@5; one of {', '.join(LOSSES)}")
         parser.add_argument(
             "--loss-options", type=json.loads, help='arguments of the loss as JSON: {"sigma": 2}'
@@ -260,7 +260,10 @@ def widened(data: RankingData, width: int) -> RankingData:
 
 def print_results(trained: Trained) -> None:
     """The metrics by split as a table."""
-    print(f"best epoch: {trained.best_epoch} of {len(trained.history)}")
+    print(
+        f"learning rate: {trained.options.learning_rate:g}, "
+        f"best epoch: {trained.best_epoch} of {len(trained.history)}"
+    )
     for name, evaluation in trained.evaluations.items():
         intervals = evaluation.confidence_intervals()
         for metric, mean in evaluation.means.items():

@@ -347,9 +347,10 @@ def _page(compared: LossComparison) -> str:
 <style>{STYLE}</style></head><body>
 <h1>Losses compared</h1>
 <p>{queries} test queries. Below each mean: the difference from
-<b>{escape(compared.baseline)}</b>, the p-value of a paired t-test, and for how many queries the loss
-is better and worse. <span class="better">&#9650;</span> and <span class="worse">&#9660;</span>:
-better and worse with p &lt; {SIGNIFICANCE}.</p>
+<b>{escape(compared.baseline)}</b>, the p-value of a paired t-test, and for how many queries the
+loss is better and worse.
+<span class="better">&#9650;</span> and <span class="worse">&#9660;</span>: better and worse with
+p &lt; {SIGNIFICANCE}.</p>
 <table><thead><tr><th>loss</th>{heads}</tr></thead>
 <tbody>{"".join(rows)}</tbody></table>
 {"".join(f"<p>{picture}</p>" for picture in pictures)}

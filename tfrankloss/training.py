@@ -405,8 +405,9 @@ def _fit(
                 verbose=0,
                 callbacks=[_BatchCounter(bar)],
             )
-        result = _evaluate(model, splits["vali"], options)
-        entry = {"loss": float(fitted.history["loss"][-1]), **result.means}
+        loss = float(fitted.history["loss"][-1])
+        _check_finite(f"The loss of epoch {state.epoch + 1}", loss, options)
+        entry = {"loss": loss, **_evaluate(model, splits["vali"], options).means}
         entry["seconds"] = time.perf_counter() - start
         state.epoch += 1
         state.history.append(entry)
@@ -415,11 +416,6 @@ def _fit(
         if better:
             state.best, state.best_epoch = value, state.epoch
             best_weights = model.get_weights()
-        if not np.isfinite(entry["loss"]):
-            raise FloatingPointError(
-                f"The loss is {entry['loss']} in epoch {state.epoch}: take a smaller learning rate "
-                f"or transform the features. Received: learning_rate={options.learning_rate}"
-            )
         if folder is not None:
             _save(model, state, folder, better)
             _draw(state, options, folder)
@@ -456,11 +452,14 @@ def _tensorboard_writer(
     import tensorflow as tf
 
     writer = tf.summary.create_file_writer(str(folder / "tensorboard"))
+    # What `tf.summary.scalar` writes; that one asks for the whole of TensorBoard.
+    scalar = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
+    scalar.plugin_data.plugin_name = "scalars"
 
     def write(entry: Mapping[str, float], epoch: int) -> None:
         with writer.as_default(step=epoch):
             for name, value in entry.items():
-                tf.summary.scalar(name, value)
+                tf.summary.write(name, tf.constant(value, tf.float32), metadata=scalar)
         writer.flush()
 
     return write
@@ -505,12 +504,17 @@ def _save(model: keras.Model, state: _State, folder: Path, better: bool) -> None
 
 
 def _evaluate(model: keras.Model, data: RankingData, options: TrainingOptions) -> Evaluation:
-    return evaluate(
-        data.labels,
-        predict_scores(model, data),
-        data.query_of_documents,
-        metrics=list(options.metrics),
-    )
+    scores = predict_scores(model, data)
+    _check_finite("A score", scores, options)
+    return evaluate(data.labels, scores, data.query_of_documents, metrics=list(options.metrics))
+
+
+def _check_finite(what: str, numbers: Any, options: TrainingOptions) -> None:
+    if not np.isfinite(numbers).all():
+        raise FloatingPointError(
+            f"{what} is not finite: take a smaller learning rate or transform the features. "
+            f"Received: learning_rate={options.learning_rate}"
+        )
 
 
 def _write_results(
