@@ -5,6 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -77,6 +78,41 @@ def test_one_file_and_configuration(folder: Path, capsys: pytest.CaptureFixture[
         cli.main(["train", "split", "--config", "run.toml", "--out", "c"])
 
 
+def test_compare(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("folds").mkdir()
+    Path("split").rename("folds/Fold1")
+    options = ["--model", "linear", "--epochs", "1", "--list-size", "16", "--metrics", "ndcg@5"]
+    arguments = ["compare", "folds", "--losses", "softmax,list_mle", *options, "--out", "out"]
+    cli.main([*arguments, "--baseline", "list_mle"])
+    shown = capsys.readouterr().out
+    assert "[2/2] list_mle, fold 1" in shown
+    assert "differ from list_mle" in shown
+    assert "<svg" in Path("out/comparison.html").read_text()
+    assert "holds a comparison already" in fails(arguments, capsys)
+    assert "at least two" in fails([*arguments[:3], "softmax", "--out", "b"], capsys)
+    assert "1 folds of their own" in fails([*arguments, "--folds", "5", "--out", "b"], capsys)
+    assert not Path("b").exists()
+
+
+def test_options_of_the_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A loss of grades under XLA in half precision, with two learning rates."""
+    arguments = ["train", "split", "--out", "run", "--loss", "pointwise_softmax"]
+    arguments += ["--loss-options", '{"gamma": 0.5}']
+    arguments += ["--model-options", '{"hidden": [4], "dropout": 0}']
+    arguments += ["--epochs", "1", "--list-size", "16", "--max-documents", "256"]
+    arguments += ["--jit", "--mixed-precision", "mixed_bfloat16", "--learning-rate", "0.1,0.01"]
+    cli.main(arguments)
+    assert "learning rate: 0." in capsys.readouterr().out
+    model = keras.saving.load_model("run/model.keras")
+    assert (model.loss.gamma, model.jit_compile) == (0.5, True)
+    assert "mixed_bfloat16" in {layer.dtype_policy.name for layer in model.layers}
+    cli.main(["evaluate", "run", "split", "--metrics", "mrr"])
+    cli.main(["rank", "run", "split", "--out", "scores.tsv"])
+    lines = Path("scores.tsv").read_text().splitlines()[1:]
+    scores = [float(line.split("\t")[2]) for line in lines]
+    assert 0 <= min(scores) <= max(scores) <= 4  # expected grades
+
+
 def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = ["train", "split", "--out", "run"]
     assert "ndcg_los" in fails([*train, "--loss", "ndcg_los"], capsys)
@@ -128,3 +164,4 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for random, pointwise, ranking in zip(*rows.values()):
         assert random < pointwise < ranking
     assert (tmp_path / "demo" / "ndcg_loss2_at_5" / "model.keras").is_file()
+    assert (tmp_path / "demo" / "learning-curves.svg").read_text().count("<polyline") == 2
