@@ -39,11 +39,12 @@ PEERS = {
     "rax_newest_jax": Peer("rax", ("rax==0.4.0", "jax==0.10.2", "jaxlib==0.10.2")),
     "pytorch": Peer("pytorch", ("torch==2.13.0", "numpy")),
 }
-# Peers of the metrics and of the readers alone.
+# Peers of the metrics, of the readers and of whole rankers alone.
 OTHER_PEERS = {
     "pytrec_eval": Peer("evaluation", ("pytrec-eval-terrier", "numpy")),
     "pytrec_eval_dictionaries": Peer("evaluation", ("pytrec-eval-terrier", "numpy")),
     "scikit_learn": Peer("evaluation", ("scikit-learn", "numpy")),
+    "lightgbm": Peer("boosting", ("lightgbm==4.7.0", "numpy")),
     "xgboost": Peer("reading", ("xgboost-cpu", "numpy")),
     "tensorflow_datasets": Peer(
         "reading", ("tensorflow-datasets", "tensorflow-cpu", "importlib_resources")

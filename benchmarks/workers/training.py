@@ -150,9 +150,7 @@ def tensorflow_ranking_padded(lists: Lists, loss: str) -> Training:
         return {"features": features.to_tensor(), "mask": dense >= 0}, dense
 
     dataset = _ragged_batches(lists).map(pad).prefetch(tf.data.AUTOTUNE)
-    return Training(
-        model, lambda epoch: dataset, lambda inputs, labels: int(np.prod(labels.shape))
-    )
+    return Training(model, lambda epoch: dataset, lambda inputs, labels: int(np.prod(labels.shape)))
 
 
 def tensorflow_ranking_ragged(lists: Lists, loss: str) -> Training:
@@ -169,9 +167,7 @@ def tensorflow_ranking_ragged(lists: Lists, loss: str) -> Training:
         loss=_tensorflow_ranking_loss(loss, ragged=True),
     )
     dataset = _ragged_batches(lists).prefetch(tf.data.AUTOTUNE)
-    return Training(
-        model, lambda epoch: dataset, lambda inputs, labels: len(labels.flat_values)
-    )
+    return Training(model, lambda epoch: dataset, lambda inputs, labels: len(labels.flat_values))
 
 
 def _tower_arguments() -> dict[str, Any]:
