@@ -7,7 +7,7 @@
 0.452
 """
 
-from tfrankloss import config, data, losses, metrics, models
+from tfrankloss import config, data, losses, metrics, models, serving
 from tfrankloss.comparison import LossComparison, compare
 from tfrankloss.evaluation import Evaluation, evaluate, to_trec_qrels, to_trec_run
 from tfrankloss.training import Trained, TrainingOptions, train
@@ -25,6 +25,7 @@ __all__ = [
     "losses",
     "metrics",
     "models",
+    "serving",
     "to_trec_qrels",
     "to_trec_run",
     "train",

@@ -21,6 +21,7 @@ from tfrankloss.evaluation import evaluate, to_trec_run
 from tfrankloss.files import writing
 from tfrankloss.losses import LOSSES
 from tfrankloss.models import MODELS
+from tfrankloss.serving import example_request, export_run
 from tfrankloss.training import OPTIMIZERS, Trained, TrainingOptions, predict_scores, train
 
 TFDS = ("mslr_web", "istella", "yahoo_ltrc")
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("always", module="tfrankloss")
         try:
-            options.run(options)
+            options.run_command(options)
         except KeyboardInterrupt:
             sys.exit(130)
         except (ValueError, OSError, ImportError, FloatingPointError) as error:
@@ -62,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--fast", action="store_true", help="less data, for a first look")
     demo.add_argument("--out", type=Path, default=Path("tfrankloss-demo"), help="folder to make")
-    demo.set_defaults(run=run_demo)
+    demo.set_defaults(run_command=run_demo)
 
     training = commands.add_parser("train", help="train a ranker and save it with its results")
     training.add_argument("data", help=DATA)
@@ -75,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     training.add_argument("--resume", action="store_true", help="go on with the run in --out")
     add_training_options(training)
-    training.set_defaults(run=run_train)
+    training.set_defaults(run_command=run_train)
 
     evaluation = commands.add_parser("evaluate", help="measure a trained ranker on data")
     evaluation.add_argument("model", type=Path, help="folder of a run, or a .keras file")
@@ -84,7 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
     evaluation.add_argument(
         "--metrics", type=names, default=list(TrainingOptions.metrics), help="such as ndcg@10,mrr"
     )
-    evaluation.set_defaults(run=run_evaluate)
+    evaluation.set_defaults(run_command=run_evaluate)
 
     ranking = commands.add_parser("rank", help="score documents with a trained ranker")
     ranking.add_argument("model", type=Path, help="folder of a run, or a .keras file")
@@ -92,7 +93,16 @@ def make_parser() -> argparse.ArgumentParser:
     ranking.add_argument("--out", type=Path, required=True, help="file to write")
     ranking.add_argument("--split", default="test", help="of data with several splits")
     ranking.add_argument("--trec", action="store_true", help="as a run file of trec_eval")
-    ranking.set_defaults(run=run_rank)
+    ranking.set_defaults(run_command=run_rank)
+
+    exporting = commands.add_parser("export", help="write a trained ranker for TensorFlow Serving")
+    exporting.add_argument("run", type=Path, help="folder of a run")
+    exporting.add_argument("path", type=Path, help="folder of the versions")
+    exporting.add_argument("--version", type=int, help="default the next number")
+    exporting.add_argument("--top-k", type=int, help="documents that `rank` returns; default all")
+    exporting.add_argument("--feature-names", type=names, help="of the features of an Example")
+    exporting.add_argument("--no-warmup", action="store_true", help="without warm-up requests")
+    exporting.set_defaults(run_command=run_export)
 
     comparison = commands.add_parser(
         "compare", help="train with several losses and compare what they reach"
@@ -109,7 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
     comparison.add_argument("--out", type=Path, required=True, help="folder of page and runs")
     comparison.add_argument("--resume", action="store_true", help="go on with what is in --out")
     add_training_options(comparison, one_loss=False)
-    comparison.set_defaults(run=run_compare)
+    comparison.set_defaults(run_command=run_compare)
     return parser
 
 
@@ -335,6 +345,27 @@ def read_folds(name: str) -> Any:
     if not folders:
         return read_data(name)
     return [load_letor(folder) for folder in folders]
+
+
+def run_export(options: argparse.Namespace) -> None:
+    """`tfrankloss export`."""
+    folder = export_run(
+        options.run,
+        options.path,
+        version=options.version,
+        top_k=options.top_k,
+        feature_names=options.feature_names,
+        warmup=not options.no_warmup,
+    )
+    print(f"Exported: {folder}")
+    print("Serve it, and ask for the order of two documents:")
+    print(f"  docker run -p 8501:8501 -v {folder.parent.resolve()}:/models/ranker \\")
+    print("    -e MODEL_NAME=ranker tensorflow/serving")
+    body = example_request(folder, "rank").rest
+    if len(body) < 300:
+        print(f"  curl localhost:8501/v1/models/ranker:predict -d '{body}'")
+    else:
+        print("  the request: tfrankloss.serving.example_request(PATH, 'rank')")
 
 
 def run_demo(options: argparse.Namespace) -> None:
