@@ -200,6 +200,8 @@ def boosted(worker: Worker, folds: Sequence[Mapping[str, Any]], objective: str) 
 
 def measure_synthetic(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Test NDCG@5 of a few losses at default options over several seeds."""
+    from scipy import stats
+
     import tfrankloss
     from tfrankloss.data import synthetic
 
@@ -216,9 +218,9 @@ def measure_synthetic(options: argparse.Namespace) -> tuple[dict[str, Any], list
         test = data["test"]
         random = np.random.default_rng(seed).random(test.num_documents)
         order = tfrankloss.evaluate(test.labels, random, test.query_of_documents, ["ndcg@5"])
-        found[f"random order/{seed}"] = order.means["ndcg@5"]
+        found[f"random order/{options.queries}/{seed}"] = order.means["ndcg@5"]
         for name in names:
-            key = f"{name}/{seed}"
+            key = f"{name}/{options.queries}/{seed}"
             if key not in found:
                 run = tfrankloss.train(data, loss=name, seed=seed, progress=False)
                 found[key] = run.evaluations["test"].means["ndcg@5"]
@@ -226,10 +228,10 @@ def measure_synthetic(options: argparse.Namespace) -> tuple[dict[str, Any], list
             print(f"{key}: {found[key]:.4f}", flush=True)
     rows, records = [], {}
     for name in ("random order", *names):
-        values = np.array([found[f"{name}/{seed}"] for seed in range(options.seeds)])
-        # Student's t for five values; the seeds are few.
-        half = {3: 4.303, 4: 3.182, 5: 2.776}.get(len(values), 2.0) * values.std(ddof=1)
-        half /= np.sqrt(len(values))
+        values = np.array(
+            [found[f"{name}/{options.queries}/{seed}"] for seed in range(options.seeds)]
+        )
+        half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
         records[name] = {"mean": values.mean(), "half_interval": half, "values": values.tolist()}
         rows.append([name, f"{values.mean():.4f}", f"± {half:.4f}"])
     head = [f"{options.seeds} seeds", "test NDCG@5", "95 % interval"]

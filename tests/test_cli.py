@@ -76,6 +76,10 @@ def test_one_file_and_configuration(folder: Path, capsys: pytest.CaptureFixture[
     if sys.version_info >= (3, 11):
         Path("run.toml").write_text('loss = "softmax"\nmodel = "linear"\nepochs = 1\n')
         cli.main(["train", "split", "--config", "run.toml", "--out", "c"])
+        config = json.loads(Path("c/config.json").read_text())
+        assert (config["options"]["model"], config["options"]["epochs"]) == ("linear", 1)
+        assert config["notes"]["data"] == "split"
+    assert json.loads(Path("b/config.json").read_text())["notes"]["validation"] == "split/vali.txt"
 
 
 def test_compare(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +89,7 @@ def test_compare(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "folds", "--losses", "softmax,list_mle", *options, "--out", "out"]
     cli.main([*arguments, "--baseline", "list_mle"])
     shown = capsys.readouterr().out
-    assert "[2/2] list_mle, fold 1" in shown
+    assert "list_mle, fold 1" in shown
     assert "differ from list_mle" in shown
     assert "<svg" in Path("out/comparison.html").read_text()
     assert "holds a comparison already" in fails(arguments, capsys)
@@ -136,9 +140,39 @@ def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("run").exists()
     cli.main([*train, *FAST])
     assert "holds a run already" in fails([*train, *FAST], capsys)
+    synthetic(5, 8, 5).to_letor("wide.txt")
+    assert "takes 5 features" in fails(["evaluate", "run", "wide.txt"], capsys)
+    # The last features of a file may be missing in all of its lines.
     synthetic(5, 3, 5).to_letor("narrow.txt")
-    assert "takes 5 features" in fails(["evaluate", "run", "narrow.txt"], capsys)
+    cli.main(["evaluate", "run", "narrow.txt"])
     assert "train, vali, test" in fails(["evaluate", "run", "split", "--split", "dev"], capsys)
+    assert "single file" in fails(["evaluate", "run", "all.txt", "--split", "dev"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model-options", '{"hiden": [4]}'], "hidden, dropout"),
+        (["--model-options", '{"hidden": 64}'], "cannot be made"),
+        (["--model-options", "{broken"], "--model-options"),
+        (["--loss-options", "[1]"], "loss_options"),
+        (["--config", "list.json"], "list.json"),
+        (["--config", "options.json"], "model_options"),
+        (["--batch-size", "0"], "batch_size"),
+        (["--batch-size", "4", "--max-documents", "64"], "max_documents"),
+        (["--list-size", "0"], "list_size"),
+        (["--learning-rate", "abc"], "--learning-rate"),
+        (["--learning-rate", "0.1,0.1"], "different"),
+        (["--mixed-precision", "foo"], "mixed_precision"),
+    ],
+)
+def test_a_mistake_leaves_nothing_behind(
+    options: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("list.json").write_text("[1]")
+    Path("options.json").write_text('{"model_options": 3}')
+    assert words in fails(["train", "split", "--out", "run", *options], capsys)
+    assert not Path("run").exists()
 
 
 def test_module_and_help(

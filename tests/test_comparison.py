@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from scipy import stats
 
 import tfrankloss
 from tfrankloss import charts
-from tfrankloss.comparison import _folds, _joined
+from tfrankloss.comparison import LossComparison, _folds, _joined
 from tfrankloss.data import RankingData, synthetic
 
 FAST: dict[str, Any] = {"model": "linear", "epochs": 1, "list_size": 16, "metrics": ["ndcg@5"]}
@@ -25,7 +26,7 @@ def three_splits(seed: int = 0) -> dict[str, RankingData]:
 
 def test_folds_use_every_query_once_for_the_test() -> None:
     data = synthetic(23, 3, 5)
-    folds = _folds(data, 4)
+    folds = [make() for make in _folds(data, 4)]
     assert len(folds) == 4
     tested = np.concatenate([fold["test"].query_ids for fold in folds])
     assert sorted(tested) == sorted(data.query_ids)
@@ -42,7 +43,8 @@ def test_a_comparison(tmp_path: Path) -> None:
     losses = {"first": {"loss": "softmax"}, "other": {"loss": "softmax", "learning_rate": 0.1}}
     compared = tfrankloss.compare(folds, losses, baseline="other", **arguments, **FAST)
     assert len(lines) == 4
-    assert "fold 2, seed 0" in lines[-1]
+    assert "other, fold 2, seed 0" in lines[-1]
+    assert "0 runs left" in lines[-1]
     first, other = (compared.evaluations[title].per_query["ndcg@5"] for title in losses)
     assert len(first) == sum(len(fold["test"]) for fold in folds)
     assert compared.evaluations["first"].means["ndcg@5"] == pytest.approx(np.nanmean(first))
@@ -77,6 +79,55 @@ def test_a_comparison(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.evaluations["first"].per_query["ndcg@5"], first, rtol=1e-6)
 
 
+def test_marks_the_best_and_many_comparisons() -> None:
+    """Also of a metric of which less is better; Holm's p-values by hand."""
+    queries = np.repeat(np.arange(40), 3)
+    labels = np.tile([1.0, 0.0, 0.0], 40)
+    good, bad = np.tile([2.0, 1.0, 0.0], 40), np.tile([0.0, 1.0, 2.0], 40)
+    good[:3], bad[:3] = (0.0, 2.0, 1.0), (1.0, 2.0, 0.0)  # not all differences are the same
+    evaluations = {
+        title: tfrankloss.evaluate(labels, scores, queries, metrics=["mrr", "arp"])
+        for title, scores in (("good", good), ("bad", bad), ("same", bad))
+    }
+    differences = {
+        title: evaluations[title].compare(evaluations["bad"]) for title in ("good", "same")
+    }
+    compared = LossComparison(evaluations, "bad", differences, {}, {}, "mrr")
+    assert [compared.mark("good", metric) for metric in ("mrr", "arp")] == ["+", "+"]
+    assert [compared.best(metric) for metric in ("mrr", "arp")] == ["good", "good"]
+    assert compared.mark("same", "mrr") == compared.mark("bad", "mrr") == ""
+    turned = {"bad": evaluations["bad"].compare(evaluations["good"])}
+    compared = LossComparison(evaluations, "good", turned, {}, {}, "mrr")
+    assert [compared.mark("bad", metric) for metric in ("mrr", "arp")] == ["-", "-"]
+
+    numbers = {"a": {"x": 0.01, "y": 0.04}, "b": {"x": 0.03, "y": 0.005}}
+    made = {
+        title: {
+            metric: replace(differences["good"]["mrr"], p_value=p_value)
+            for metric, p_value in metrics.items()
+        }
+        for title, metrics in numbers.items()
+    }
+    adjusted = LossComparison(evaluations, "bad", made, {}, {}, "mrr").adjusted
+    assert adjusted == {
+        "a": pytest.approx({"x": 0.03, "y": 0.06}),
+        "b": pytest.approx({"x": 0.06, "y": 0.02}),
+    }
+
+
+def test_a_loss_that_diverges_does_not_end_the_others() -> None:
+    lines: list[str] = []
+    losses = {
+        "fine": {"loss": "softmax"},
+        "broken": {"loss": "softmax", "learning_rate": 1e38},
+        "other": {"loss": "softmax", "learning_rate": 0.1},
+    }
+    compared = tfrankloss.compare(three_splits(), losses, progress=lines.append, **FAST)
+    assert list(compared.evaluations) == ["fine", "other"]
+    assert "not finite" in compared.failed["broken"]
+    assert "broken" in str(compared) and "not finite" in compared.to_html()
+
+
 def test_folds_and_seeds_are_joined() -> None:
     """Values of a query are the mean over the seeds; queries of all folds count alike."""
     labels, queries = np.array([1, 0, 1, 0]), np.array([7, 7, 8, 8])
@@ -104,6 +155,8 @@ def test_folds_and_seeds_are_joined() -> None:
         ({"data": {"train": None, "test": None}}, "'train', 'vali' and 'test'"),
         ({"data": [three_splits()], "folds": 5}, "1 folds of their own"),
         ({"losses": {"a": {"metrics": ["mrr"]}, "b": {}}}, "the same metrics"),
+        ({"losses": {"a@b": {}, "a_at_b": {}}}, "the same folder"),
+        ({"losses": ["softmax", "ordinal"]}, "number per grade"),
     ],
 )
 def test_mistakes(arguments: dict[str, Any], words: str) -> None:

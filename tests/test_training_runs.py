@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import random
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 import tfrankloss
 from tfrankloss import training
-from tfrankloss.data import RankingData, synthetic
+from tfrankloss.data import RankingData, Standardize, synthetic
 
 OPTIONS: dict[str, Any] = {
     "loss": "softmax",
@@ -79,13 +80,13 @@ def test_early_stopping() -> None:
 
 
 def _run_until_killed(folder: str, moment: str) -> None:
-    """Kills itself in the second epoch, or when its model is saved but not yet counted."""
+    """Kills itself in the second epoch, or while the files of the second epoch are written."""
 
     def kill() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     epochs: list[int] = []
-    seed_dropout, writing = training._seed_dropout, training.writing
+    seed_dropout, writing, save = training._seed_dropout, training.writing, keras.Model.save
 
     def seed(model: keras.Model, seed: int, epoch: int) -> None:
         epochs.append(epoch)
@@ -95,37 +96,97 @@ def _run_until_killed(folder: str, moment: str) -> None:
             stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: kill())
             model.fit = lambda *args, **kwargs: fit(*args, **{**kwargs, "callbacks": [stop]})
 
+    def save_half(model: keras.Model, path: Path) -> None:
+        save(model, path)
+        if moment == "model" and epochs[-1] == 1:
+            path.write_bytes(path.read_bytes()[:100])
+            kill()
+
     def write(target: Path) -> Any:
-        if moment == "checkpoint" and target.name == "state.json" and epochs[-1] == 2:
+        if moment == "state" and target.name == "state.json" and epochs[-1] == 1:
             kill()
         return writing(target)
 
     training._seed_dropout = seed
     training.writing = write
+    keras.Model.save = save_half
     tfrankloss.train(splits(), out=folder, resume=True, progress=False, **OPTIONS)
 
 
 def test_resume_after_kills(tmp_path: Path) -> None:
-    """Killed in the middle of an epoch and of a checkpoint; ends as an uninterrupted run does."""
+    """Killed in an epoch, inside of a model file and before the state: no epoch is lost."""
     expected = tfrankloss.train(splits(), out=tmp_path / "whole", progress=False, **OPTIONS)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tfrankloss", "tests.test_training_runs"])
-    for moment, finished in (("epoch", 1), ("checkpoint", 2)):
+    for moment in ("epoch", "model", "state"):
         worker = context.Process(target=_run_until_killed, args=(str(tmp_path / "killed"), moment))
         worker.start()
         worker.join()
         assert worker.exitcode == -signal.SIGKILL
         state = json.loads((tmp_path / "killed" / "state" / "state.json").read_text())
-        assert state["epoch"] == finished
+        assert state["epoch"] == 1
     resumed = tfrankloss.train(
         splits(), out=tmp_path / "killed", resume=True, progress=False, **OPTIONS
     )
+    check_same(resumed, expected)
+
+
+def check_same(resumed: Any, expected: Any) -> None:
     assert len(resumed.history) == 4
     for mine, other in zip(resumed.history, expected.history):
         for name in ("loss", "ndcg@5", "mrr"):
             assert mine[name] == pytest.approx(other[name], rel=1e-4)
     for mine, other in zip(resumed.model.get_weights(), expected.model.get_weights()):
         np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"), [("xendcg", {}), ("lambdarank", {"ranking": "plackett_luce"})]
+)
+def test_resume_draws_the_same_noise(loss: str, options: dict[str, Any], tmp_path: Path) -> None:
+    chosen = {**OPTIONS, "loss": loss, "loss_options": options}
+    expected = tfrankloss.train(splits(), progress=False, **chosen)
+    out = tmp_path / "run"
+    tfrankloss.train(splits(), out=out, progress=False, **{**chosen, "epochs": 2})
+    random.seed(99)  # as another process has it
+    resumed = tfrankloss.train(splits(), out=out, resume=True, progress=False, **chosen)
+    check_same(resumed, expected)
+
+
+def test_other_data_are_another_run(tmp_path: Path) -> None:
+    options = {**OPTIONS, "epochs": 1, "model": "linear", "model_options": {}}
+    parts = splits()
+    tfrankloss.train(parts, out=tmp_path / "run", progress=False, **options)
+    changed = parts["train"].map_features(lambda x: x + 1)
+    with pytest.raises(ValueError, match="other data.*train"):
+        tfrankloss.train({**parts, "train": changed}, out=tmp_path / "run", resume=True, **options)
+
+
+def test_any_spelling_of_names() -> None:
+    options = {**OPTIONS, "metrics": ["NDCG@5", "MRR"], "monitor": "Mrr", "epochs": 1}
+    run = tfrankloss.train(splits(), progress=False, **options)
+    assert set(run.evaluations["vali"].means) == {"ndcg@5", "mrr"}
+    graded = {**options, "loss": "PointwiseSoftmaxLoss"}
+    assert len(tfrankloss.train(splits(), progress=False, **graded).model.output_shape) == 3
+
+
+def test_lists_of_the_same_query_stay_apart() -> None:
+    part = splits()["test"]
+    twice = RankingData.concat([part, part])
+    scores = np.concatenate([part.labels, -part.labels])
+    found = training.evaluate_scores(scores, twice, ["mrr"])
+    assert len(found.per_query["mrr"]) == 2 * len(part)
+    assert (found.query_ids == twice.query_ids).all()
+
+
+def test_standardize(tmp_path: Path) -> None:
+    options = {**OPTIONS, "epochs": 1}
+    options["model_options"] = {**OPTIONS["model_options"], "transform": "standardize"}
+    tfrankloss.train(splits(), out=tmp_path / "run", progress=False, **options)
+    model = keras.saving.load_model(tmp_path / "run" / "model.keras")
+    (layer,) = [x for x in model.layers if isinstance(x, Standardize)]
+    features = splits()["train"].features
+    np.testing.assert_allclose(layer(features).numpy().mean(axis=0), 0, atol=1e-3)
 
 
 @pytest.mark.parametrize(

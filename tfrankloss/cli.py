@@ -22,7 +22,14 @@ from tfrankloss.files import writing
 from tfrankloss.losses import LOSSES
 from tfrankloss.models import MODELS
 from tfrankloss.serving import example_request, export_run
-from tfrankloss.training import OPTIMIZERS, Trained, TrainingOptions, predict_scores, train
+from tfrankloss.training import (
+    OPTIMIZERS,
+    Trained,
+    TrainingOptions,
+    evaluate_scores,
+    predict_scores,
+    train,
+)
 
 TFDS = ("mslr_web", "istella", "yahoo_ltrc")
 DATA = (
@@ -35,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command; a mistake of the user is one line and exit code 2."""
     parser = make_parser()
     options = parser.parse_args(arguments)
-    warnings.simplefilter("ignore", category=UserWarning)
     with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=UserWarning)
         warnings.filterwarnings("always", module="tfrankloss")
         try:
             options.run_command(options)
@@ -81,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     evaluation = commands.add_parser("evaluate", help="measure a trained ranker on data")
     evaluation.add_argument("model", type=Path, help="folder of a run, or a .keras file")
     evaluation.add_argument("data", help=DATA)
-    evaluation.add_argument("--split", default="test", help="of data with several splits")
+    evaluation.add_argument("--split", help="of data with several splits; default test")
     evaluation.add_argument(
         "--metrics", type=names, default=list(TrainingOptions.metrics), help="such as ndcg@10,mrr"
     )
@@ -91,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
     ranking.add_argument("model", type=Path, help="folder of a run, or a .keras file")
     ranking.add_argument("data", help=DATA)
     ranking.add_argument("--out", type=Path, required=True, help="file to write")
-    ranking.add_argument("--split", default="test", help="of data with several splits")
+    ranking.add_argument("--split", help="of data with several splits; default test")
     ranking.add_argument("--trec", action="store_true", help="as a run file of trec_eval")
     ranking.set_defaults(run_command=run_rank)
 
@@ -152,6 +159,13 @@ def add_training_options(parser: argparse.ArgumentParser, one_loss: bool = True)
     parser.add_argument("--batch-size", type=int, help="lists per batch; default 128")
     parser.add_argument("--max-documents", type=int, help="documents per batch instead")
     parser.add_argument("--list-size", type=int, help="cut or pad all lists to this size")
+    parser.add_argument(
+        "--keep-without-relevant",
+        dest="discard_without_relevant",
+        action="store_false",
+        default=None,
+        help="train also on queries without a relevant document",
+    )
     parser.add_argument("--seed", type=int, help="default 0")
     parser.add_argument("--jit", action="store_true", default=None, help="XLA for the whole step")
     parser.add_argument("--mixed-precision", help="mixed_float16 or mixed_bfloat16")
@@ -190,14 +204,16 @@ def read_config(path: Path) -> dict[str, Any]:
     """A table of options."""
     if path.suffix == ".json":
         content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError(f"{path} must hold an object with options. Received: {content!r}")
         return content.get("options", content)  # the config.json of a run will do
     if sys.version_info < (3, 11):
         raise ValueError(f"TOML files need Python 3.11: write JSON. Received: {path}")
     return importlib.import_module("tomllib").loads(path.read_text())
 
 
-def read_data(name: str) -> RankingData | dict[str, RankingData]:
-    """The data behind an argument."""
+def read_data(name: str, num_features: int | None = None) -> RankingData | dict[str, RankingData]:
+    """The data behind an argument; a file that lacks the last features may have more of them."""
     if name == "synthetic":
         return {
             split: synthetic(queries, seed=seed)
@@ -207,17 +223,31 @@ def read_data(name: str) -> RankingData | dict[str, RankingData]:
         }
     if name.split("/")[0] in TFDS and not Path(name).exists():
         return {split: RankingData.from_tfds(name, split) for split in ("train", "vali", "test")}
-    return load_letor(name)
+    data = load_letor(name)
+    if isinstance(data, RankingData) and data.num_features < (num_features or 0):
+        return load_letor(name, num_features=num_features)
+    return data
 
 
-def one_split(name: str, split: str) -> RankingData:
-    """A single file, or one split of several."""
-    data = read_data(name)
+def one_split(name: str, split: str | None, model: keras.Model) -> RankingData:
+    """A single file, or one split of several, with the features that a model takes."""
+    width = model.input["features"].shape[-1]
+    data = read_data(name, num_features=width)
     if isinstance(data, RankingData):
-        return data
-    if split not in data:
-        raise ValueError(f"{name} has the splits {', '.join(data)}. Received: --split {split}")
-    return data[split]
+        if split is not None:
+            raise ValueError(f"{name} is a single file. Received: --split {split}")
+        found = data
+    elif (split or "test") not in data:
+        raise ValueError(
+            f"{name} has the splits {', '.join(data)}. Received: --split {split or 'test'}"
+        )
+    else:
+        found = data[split or "test"]
+    if width != found.num_features:
+        raise ValueError(
+            f"The model takes {width} features. Received: data with {found.num_features}"
+        )
+    return found
 
 
 def read_model(path: Path) -> keras.Model:
@@ -234,20 +264,32 @@ def run_train(options: argparse.Namespace) -> None:
     TrainingOptions(**chosen)  # before a long reading of data
     data = read_data(options.data)
     if isinstance(data, RankingData):
-        data = with_validation(data, options)
+        data = with_validation(data, options, chosen.get("seed", TrainingOptions.seed))
     elif options.validation or options.validation_fraction:
         raise ValueError(f"{options.data} has its own splits: {', '.join(data)}")
     for name, split in data.items():
         print(f"{name}: {split}")
-    trained = train(data, out=options.out, resume=options.resume, **chosen)
+    sources = {name: getattr(options, name) for name in ("data", "validation")}
+    trained = train(
+        data,
+        out=options.out,
+        resume=options.resume,
+        notes={**sources, "validation_fraction": options.validation_fraction},
+        **chosen,
+    )
     print_results(trained)
     print(f"The model and all about the run: {options.out}")
 
 
-def with_validation(data: RankingData, options: argparse.Namespace) -> dict[str, RankingData]:
+def with_validation(
+    data: RankingData, options: argparse.Namespace, seed: int
+) -> dict[str, RankingData]:
     """Training and validation data where there is one file."""
     if options.validation:
-        both = {"train": data, "vali": one_split(options.validation, "vali")}
+        validation = read_data(options.validation)
+        if not isinstance(validation, RankingData):
+            validation = validation["vali"]
+        both = {"train": data, "vali": validation}
         width = max(split.num_features for split in both.values())
         return {name: widened(split, width) for name, split in both.items()}
     share = options.validation_fraction
@@ -258,7 +300,7 @@ def with_validation(data: RankingData, options: argparse.Namespace) -> dict[str,
         )
     if not 0 < share < 1:
         raise ValueError(f"--validation-fraction must be between 0 and 1. Received: {share}")
-    kept, held = data.split([1 - share, share], seed=options.seed or 0)
+    kept, held = data.split([1 - share, share], seed=seed)
     return {"train": kept, "vali": held}
 
 
@@ -284,27 +326,14 @@ def print_results(trained: Trained) -> None:
 def run_evaluate(options: argparse.Namespace) -> None:
     """`tfrankloss evaluate`."""
     model = read_model(options.model)
-    data = one_split(options.data, options.split)
-    check_width(model, data)
-    scores = predict_scores(model, data)
-    result = evaluate(data.labels, scores, data.query_of_documents, metrics=options.metrics)
-    print(result)
-
-
-def check_width(model: keras.Model, data: RankingData) -> None:
-    """Raises where a model was trained on other features."""
-    width = model.input["features"].shape[-1]
-    if width != data.num_features:
-        raise ValueError(
-            f"The model takes {width} features. Received: data with {data.num_features}"
-        )
+    data = one_split(options.data, options.split, model)
+    print(evaluate_scores(predict_scores(model, data), data, options.metrics))
 
 
 def run_rank(options: argparse.Namespace) -> None:
     """`tfrankloss rank`."""
     model = read_model(options.model)
-    data = one_split(options.data, options.split)
-    check_width(model, data)
+    data = one_split(options.data, options.split, model)
     scores = predict_scores(model, data)
     queries = data.query_of_documents
     documents = data.document_ids
@@ -396,7 +425,8 @@ def run_demo(options: argparse.Namespace) -> None:
     curves = {}
     for title, loss in runs.items():
         print(f"\n{title}:")
-        trained = train(data, out=options.out / loss.replace("@", "_at_"), loss=loss, **shared)
+        out = options.out / loss.replace("@", "_at_")
+        trained = train(data, out=out, resume=True, loss=loss, **shared)
         results[title] = trained.evaluations["test"]
         curves[title] = [entry["ndcg@5"] for entry in trained.history]
     print("\nOn test data:")

@@ -5,6 +5,7 @@ OUT/comparison.json  its numbers
 OUT/runs/            every run as `train` leaves it
 """
 
+import functools
 import json
 import os
 import re
@@ -39,6 +40,7 @@ class LossComparison:
         evaluations: the test queries of all folds by title; each value is the mean over the seeds.
         baseline: the title that the others are compared with.
         differences: by title (without the baseline) and metric, the paired comparison.
+        failed: by title, why a loss is not in the table: it was not finite.
         curves: by title, the validation metric of each epoch of the first run.
         monitor: the name of that metric.
         folder: where all of it is, or None.
@@ -47,6 +49,7 @@ class LossComparison:
     evaluations: dict[str, Evaluation]
     baseline: str
     differences: dict[str, dict[str, Comparison]]
+    failed: dict[str, str]
     curves: dict[str, list[float]]
     monitor: str
     folder: Path | None = None
@@ -55,6 +58,22 @@ class LossComparison:
     def metrics(self) -> list[str]:
         """The names of the metrics."""
         return list(self.evaluations[self.baseline].means)
+
+    @property
+    def adjusted(self) -> dict[str, dict[str, float]]:
+        """By title and metric, p-values that allow for the number of comparisons (Holm, 1979)."""
+        found = sorted(
+            (comparison.p_value, title, metric)
+            for title, metrics in self.differences.items()
+            for metric, comparison in metrics.items()
+            if comparison.p_value == comparison.p_value
+        )
+        adjusted: dict[str, dict[str, float]] = {title: {} for title in self.differences}
+        highest = 0.0
+        for number, (p_value, title, metric) in enumerate(found):
+            highest = max(highest, min(1.0, p_value * (len(found) - number)))
+            adjusted[title][metric] = highest
+        return adjusted
 
     def mark(self, title: str, metric: str) -> str:
         """`+` for significantly better than the baseline, `-` for worse, or nothing."""
@@ -82,10 +101,12 @@ class LossComparison:
             )
             lines.append(f"{title:<{width}}" + "".join(cells))
         queries = len(self.evaluations[self.baseline].query_ids)
+        count = len(self.differences) * len(self.metrics)
         lines.append(
             f"{queries} test queries; + and - differ from {self.baseline} (paired t-test, "
-            f"p < {SIGNIFICANCE})"
+            f"p < {SIGNIFICANCE}, of {count} comparisons)"
         )
+        lines += [f"{title}: {reason}" for title, reason in self.failed.items()]
         return "\n".join(lines)
 
     def to_html(self) -> str:
@@ -94,7 +115,7 @@ class LossComparison:
 
     def to_json(self) -> dict[str, Any]:
         """The numbers of the table."""
-        rows = {}
+        rows, adjusted = {}, self.adjusted
         for title, evaluation in self.evaluations.items():
             intervals = evaluation.confidence_intervals()
             rows[title] = {
@@ -107,6 +128,7 @@ class LossComparison:
                         else {
                             "difference": self.differences[title][metric].difference,
                             "p_value": self.differences[title][metric].p_value,
+                            "adjusted_p_value": adjusted[title].get(metric),
                             "wins": self.differences[title][metric].wins,
                             "losses": self.differences[title][metric].losses,
                         }
@@ -114,7 +136,7 @@ class LossComparison:
                 }
                 for metric in self.metrics
             }
-        return {"baseline": self.baseline, "losses": rows}
+        return {"baseline": self.baseline, "losses": rows, "failed": self.failed}
 
 
 def compare(
@@ -174,29 +196,46 @@ def compare(
             f"Received: {folder}"
         )
     say = printer(progress)
-    start = time.monotonic()
     tests: dict[str, list[list[Evaluation]]] = {title: [] for title in runs}
     curves: dict[str, list[float]] = {}
-    total, done = len(runs) * len(parts) * seeds, 0
-    for number, fold in enumerate(parts, start=1):
+    failed: dict[str, str] = {}
+    left, seconds = len(runs) * len(parts) * seeds, []
+    for number, make_fold in enumerate(parts, start=1):
+        fold = make_fold()
         for title, chosen in runs.items():
             tests[title].append([])
             for seed in range(seeds):
                 first = chosen.get("seed", TrainingOptions.seed)
                 name = f"fold-{number}-seed-{first + seed}"
-                result = train(
-                    fold,
-                    out=None if folder is None else folder / "runs" / _file_name(title) / name,
-                    resume=True,
-                    progress=False,
-                    **{**chosen, "seed": first + seed},
-                )
+                place = None if folder is None else folder / "runs" / _file_name(title) / name
+                known = place is not None and (place / "metrics.json").exists()
+                start = time.monotonic()
+                left -= 1
+                if title in failed:
+                    continue
+                try:
+                    result = train(
+                        fold,
+                        out=place,
+                        resume=True,
+                        progress=False,
+                        **{**chosen, "seed": first + seed},
+                    )
+                except FloatingPointError as error:
+                    failed[title] = str(error)
+                    say(f"{title}, fold {number}: {error}")
+                    continue
+                if not known:
+                    seconds.append(time.monotonic() - start)
                 tests[title][-1].append(result.evaluations["test"])
                 monitor = result.options.watched
                 curves.setdefault(title, [entry[monitor] for entry in result.history])
-                done += 1
-                say(_progress_line(title, number, result, done, total, start))
-    evaluations = {title: _joined(of_folds) for title, of_folds in tests.items()}
+                say(_progress_line(title, number, result, left, seconds))
+    if baseline in failed:
+        raise FloatingPointError(f"The baseline {baseline!r} failed: {failed[baseline]}")
+    evaluations = {
+        title: _joined(of_folds) for title, of_folds in tests.items() if title not in failed
+    }
     compared = LossComparison(
         evaluations=evaluations,
         baseline=baseline,
@@ -205,7 +244,8 @@ def compare(
             for title, evaluation in evaluations.items()
             if title != baseline
         },
-        curves=curves,
+        failed=failed,
+        curves={title: curve for title, curve in curves.items() if title not in failed},
         monitor=monitor,
         folder=folder,
     )
@@ -231,6 +271,8 @@ def _runs(
         raise ValueError(
             f"To compare takes at least two different losses. Received: losses={list(losses)}"
         )
+    if len({_file_name(title) for title in own}) < len(own):
+        raise ValueError(f"Two titles would have the same folder. Received: {list(own)}")
     runs = {title: {**options, **chosen} for title, chosen in own.items()}
     for chosen in runs.values():
         TrainingOptions(**chosen)  # a mistake shows before the first run
@@ -240,14 +282,17 @@ def _runs(
     return runs
 
 
-def _folds(data: RankingData | Fold | Sequence[Fold], folds: int | None) -> list[Fold]:
+def _folds(
+    data: RankingData | Fold | Sequence[Fold], folds: int | None
+) -> list[Callable[[], Fold]]:
+    """Functions that make the folds: one after the other is in memory."""
     if isinstance(data, RankingData):
         count = 5 if folds is None else folds
         check_integer("folds", count, minimum=3)
         if len(data) < count:
             raise ValueError(f"There are {len(data)} queries. Received: folds={count}")
         parts = data.split([1 / count] * count)
-        return [_fold(parts, number) for number in range(count)]
+        return [functools.partial(_fold, parts, number) for number in range(count)]
     found = [data] if isinstance(data, Mapping) else list(data)
     if folds is not None and folds != len(found):
         raise ValueError(f"The data have {len(found)} folds of their own. Received: folds={folds}")
@@ -257,7 +302,7 @@ def _folds(data: RankingData | Fold | Sequence[Fold], folds: int | None) -> list
                 "Losses are compared on data with the splits 'train', 'vali' and 'test'. "
                 f"Received: {sorted(fold)}"
             )
-    return found
+    return [functools.partial(dict, fold) for fold in found]
 
 
 def _fold(parts: Sequence[RankingData], number: int) -> Fold:
@@ -290,15 +335,15 @@ def _joined(tests: Sequence[Sequence[Evaluation]]) -> Evaluation:
 
 
 def _progress_line(
-    title: str, fold: int, result: Trained, done: int, total: int, start: float
+    title: str, fold: int, result: Trained, left: int, seconds: Sequence[float]
 ) -> str:
     metric = result.options.watched
     value = result.evaluations["test"].means[metric]
-    seconds = (time.monotonic() - start) / done * (total - done)
-    left = f"{seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
+    remaining = left * float(np.mean(seconds)) if seconds else 0.0
+    time_left = f"{remaining / 60:.0f} min" if remaining > 90 else f"{remaining:.0f} s"
     return (
-        f"[{done}/{total}] {title}, fold {fold}, seed {result.options.seed}: test {metric} "
-        f"{value:.4f} after {len(result.history)} epochs; {left}"
+        f"{title}, fold {fold}, seed {result.options.seed}: test {metric} {value:.4f} after "
+        f"{len(result.history)} epochs; {left} runs left, {time_left}"
     )
 
 
@@ -350,7 +395,9 @@ def _page(compared: LossComparison) -> str:
 <b>{escape(compared.baseline)}</b>, the p-value of a paired t-test, and for how many queries the
 loss is better and worse.
 <span class="better">&#9650;</span> and <span class="worse">&#9660;</span>: better and worse with
-p &lt; {SIGNIFICANCE}.</p>
+p &lt; {SIGNIFICANCE}, of {len(compared.differences) * len(metrics)} comparisons (comparison.json
+has p-values that allow for that). One seed leaves out how much a loss varies between seeds.</p>
+{"".join(f"<p>{escape(title)}: {escape(why)}</p>" for title, why in compared.failed.items())}
 <table><thead><tr><th>loss</th>{heads}</tr></thead>
 <tbody>{"".join(rows)}</tbody></table>
 {"".join(f"<p>{picture}</p>" for picture in pictures)}

@@ -110,9 +110,29 @@ def make(
             f"A {kind} is asked for by a name such as {example!r} (options go with a name only). "
             f"Received: {identifier!r} with options {options}"
         )
-    name, at, cutoff = identifier.partition("@")
+    _, at, cutoff = identifier.partition("@")
+    found = find(kind, known, identifier)
+    if at:
+        if "topn" in options:
+            raise ValueError(
+                f"The cutoff is given twice. Received: {identifier!r} and topn={options['topn']!r}"
+            )
+        options = {**options, "topn": _cutoff(identifier, cutoff)}
+    cls = known[found]
+    try:
+        return cls(**options)
+    except TypeError as error:
+        raise ValueError(
+            f"The {kind} {found!r} cannot be made from {identifier!r} with the options "
+            f"{options}: {error}. {cls.__name__} takes: {', '.join(constructor_arguments(cls))}."
+            + (hints or {}).get(found, "")
+        ) from error
+
+
+def find(kind: str, known: Mapping[str, Any], identifier: str) -> str:
+    """The name in `known` that is meant, whatever its spelling and its cutoff."""
     by_key = {_key(name, kind): name for name in known}
-    key = _key(name, kind)
+    key = _key(identifier.partition("@")[0], kind)
     if key not in by_key:
         close = difflib.get_close_matches(key, by_key, n=1, cutoff=0.5)
         hint = f" Did you mean {by_key[close[0]]!r}?" if close else ""
@@ -120,21 +140,7 @@ def make(
         raise ValueError(
             f"Unknown {kind}: {identifier!r}.{hint} Known {plural}: {', '.join(known)}"
         )
-    if at:
-        if "topn" in options:
-            raise ValueError(
-                f"The cutoff is given twice. Received: {identifier!r} and topn={options['topn']!r}"
-            )
-        options = {**options, "topn": _cutoff(identifier, cutoff)}
-    cls = known[by_key[key]]
-    try:
-        return cls(**options)
-    except TypeError as error:
-        raise ValueError(
-            f"The {kind} {by_key[key]!r} cannot be made from {identifier!r} with the options "
-            f"{options}: {error}. {cls.__name__} takes: {', '.join(constructor_arguments(cls))}."
-            + (hints or {}).get(by_key[key], "")
-        ) from error
+    return by_key[key]
 
 
 def _cutoff(identifier: str, cutoff: str) -> int:

@@ -11,6 +11,7 @@ RUN/learning-rates/ a run for each, where there were several to choose from
 """
 
 import importlib.metadata
+import inspect
 import json
 import os
 import shutil
@@ -25,17 +26,21 @@ import keras
 import numpy as np
 
 from tfrankloss import charts, losses, metrics, models
+from tfrankloss.data.batches import BatchPlan
 from tfrankloss.data.ranking_data import RankingData
+from tfrankloss.data.transforms import Standardize
 from tfrankloss.evaluation import Evaluation, evaluate
 from tfrankloss.files import writing
+from tfrankloss.losses.base import SampledLoss
 from tfrankloss.losses.pointwise import GradedLoss
-from tfrankloss.options import check_choice, check_integer, check_positive
+from tfrankloss.options import check_choice, check_integer, check_positive, find
 from tfrankloss.progress import Progress, printer
 
 DEFAULT_METRICS = ("ndcg@1", "ndcg@5", "ndcg@10")
 OPTIMIZERS = ("adam", "adamw", "adagrad", "sgd", "rmsprop")
 POLICIES = (None, "mixed_float16", "mixed_bfloat16")
-GRADED = tuple(name for name, loss in losses.LOSSES.items() if issubclass(loss, GradedLoss))
+# Losses that were made, by name and options: their programs are compiled once.
+_LOSSES: dict[tuple[str, ...], losses.RankingLoss] = {}
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ class TrainingOptions:
             labels.
         loss_options: further arguments of the loss.
         model: name of the network, one of `models.MODELS`.
-        model_options: further arguments of the network.
+        model_options: further arguments of the network; the transform may also be `"standardize"`,
+            by the training data.
         metrics: names of the metrics that are measured after each epoch.
         monitor: the metric that decides which epoch is the best, and when to stop; by default the
             last of `metrics`.
@@ -62,7 +68,7 @@ class TrainingOptions:
         list_size: see `RankingData.to_dataset`.
         discard_without_relevant: whether to train without queries that have no relevant document.
         seed: of weights, batches and dropout.
-        jit: whether XLA compiles the whole training step.
+        jit: whether XLA compiles the whole training step; by default as Keras decides.
         mixed_precision: None, `"mixed_float16"` or `"mixed_bfloat16"`.
         tensorboard: whether to write the history for TensorBoard, too.
     """
@@ -82,38 +88,89 @@ class TrainingOptions:
     list_size: int | None = None
     discard_without_relevant: bool = True
     seed: int = 0
-    jit: bool = False
+    jit: bool | None = None
     mixed_precision: str | None = None
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        self.make_loss()
-        for name in self.metrics:
-            metrics.get(name)
+        for name in ("loss_options", "model_options"):
+            _check_type(name, getattr(self, name), Mapping, "a mapping of arguments")
+        for name in ("jit", "discard_without_relevant", "tensorboard"):
+            value = getattr(self, name)
+            _check_type(name, value, bool | None if name == "jit" else bool, "True or False")
+        if isinstance(self.metrics, str) or not isinstance(self.metrics, Sequence):
+            raise ValueError(f"metrics must be a list of names. Received: metrics={self.metrics!r}")
+        # Names as results have them, whatever the spelling.
+        object.__setattr__(self, "metrics", [metrics.get(name).name for name in self.metrics])
+        if self.monitor is not None:
+            object.__setattr__(self, "monitor", metrics.get(self.monitor).name)
         check_choice("monitor", self.watched, tuple(self.metrics))
         check_choice("model", self.model, tuple(models.MODELS))
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("mixed_precision", self.mixed_precision, POLICIES)
         check_integer("epochs", self.epochs, minimum=1)
         check_integer("patience", self.patience, minimum=1)
-        check_integer("seed", self.seed, minimum=0)
-        if isinstance(self.learning_rate, Sequence) and not self.learning_rate:
-            raise ValueError("learning_rate must be a number or several. Received: none")
-        for rate in self.learning_rates:
+        self.batch_plan(0)
+        rates = self.learning_rates
+        for rate in rates:
             check_positive("learning_rate", rate)
+        if not rates or len({f"{rate:g}" for rate in rates}) < len(rates):
+            raise ValueError(
+                "learning_rate must be a number, or several different ones. "
+                f"Received: learning_rate={self.learning_rate!r}"
+            )
+        self._check_model()
+
+    def _check_model(self) -> None:
+        loss = self.make_loss()
+        taken = inspect.signature(models.MODELS[self.model]).parameters
+        if not any(x.kind is inspect.Parameter.VAR_KEYWORD for x in taken.values()):
+            unknown = sorted(set(self.model_options) - set(taken))
+            if unknown:
+                raise ValueError(
+                    f"The model {self.model!r} takes {', '.join(list(taken)[1:])}. "
+                    f"Received: model_options with {unknown}"
+                )
+        graded = self.model in ("feedforward", "classification")
+        if loss.outputs > 1 and not graded:
+            raise ValueError(
+                f"The loss {self.loss!r} needs a number per grade: model must be one of "
+                f"('feedforward', 'classification'). Received: model={self.model!r}"
+            )
 
     def make_loss(self, num_grades: int = 2) -> losses.RankingLoss:
-        """The loss, for labels of so many grades."""
+        """The loss, for labels of so many grades; the same object for the same options.
+
+        What the loss compiled for one run serves the next one.
+        """
         options = dict(self.loss_options)
-        if self.loss in GRADED:
+        kind = losses.LOSSES[find("loss", losses.LOSSES, self.loss)]
+        if issubclass(kind, GradedLoss):
             options.setdefault("num_grades", num_grades)
-        return losses.get(self.loss, **options)
+        if issubclass(kind, SampledLoss):
+            options.setdefault("seed", self.seed)  # a resumed run draws the same noise
+        key = (self.loss, keras.backend.backend(), _json(options))
+        if key not in _LOSSES:
+            _LOSSES[key] = losses.get(self.loss, **options)
+        return _LOSSES[key]
+
+    def batch_plan(self, epoch: int) -> dict[str, Any]:
+        """The arguments of `RankingData.to_dataset` for an epoch."""
+        arguments: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "max_documents": self.max_documents,
+            "list_size": self.list_size,
+            "seed": self.seed,
+            "first_epoch": epoch,
+        }
+        BatchPlan(**arguments)  # says what is wrong
+        return arguments
 
     @property
     def learning_rates(self) -> list[float]:
         """The learning rates to choose from, or the only one."""
         rates = self.learning_rate
-        return list(rates) if isinstance(rates, Sequence) else [rates]
+        return list(rates) if isinstance(rates, list | tuple) else [rates]  # type: ignore[list-item]
 
     @property
     def watched(self) -> str:
@@ -150,6 +207,7 @@ def train(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool | Callable[[str], None] = True,
+    notes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Trained:
     """Trains a network until a metric on validation data gets no better.
@@ -165,6 +223,7 @@ def train(
             interrupted. A folder without a run is begun.
         progress: whether to print a line per epoch (and, in a terminal, how far it is), or a
             function that takes the lines.
+        notes: what else to keep in `config.json`, such as where the data come from.
         **options: see `TrainingOptions`.
 
     >>> from tfrankloss import data
@@ -181,10 +240,14 @@ def train(
     if folder is None and chosen.tensorboard:
         raise ValueError("tensorboard=True needs a folder. Received: out=None")
     state = _State() if folder is None else _begin(folder, chosen, splits, resume)
+    # Built before the folder is made: a mistake leaves nothing behind.
+    model = _model(folder, state, chosen, splits)
+    if folder is not None:
+        _write_config(folder, chosen, splits, notes)
     if isinstance(chosen.learning_rate, Sequence):
         best, chosen, state = _best_learning_rate(chosen, splits, folder, progress)
     else:
-        best = _run(chosen, splits, state, folder, progress)
+        best = _fit(model, chosen, splits, state, folder, progress)
     evaluations = {
         name: _evaluate(best, split, chosen) for name, split in splits.items() if name != "train"
     }
@@ -207,6 +270,15 @@ def predict_scores(model: keras.Model, data: RankingData) -> np.ndarray:
             f"that says what to rank by. Received: loss={model.loss!r}"
         )
     return keras.ops.convert_to_numpy(model.loss.ranking_scores(outputs))
+
+
+def evaluate_scores(
+    scores: np.ndarray, data: RankingData, names: Sequence[str] = DEFAULT_METRICS
+) -> Evaluation:
+    """The metrics of scores `[documents]`; lists of the same query id stay lists of their own."""
+    lists = np.repeat(np.arange(len(data)), data.lengths)
+    result = evaluate(data.labels, scores, lists, metrics=list(names))
+    return replace(result, query_ids=data.query_ids)
 
 
 @dataclass
@@ -252,16 +324,8 @@ def _splits(
 def _begin(
     folder: Path, options: TrainingOptions, splits: Mapping[str, RankingData], resume: bool
 ) -> _State:
-    """Makes the folder of a run, or finds where it stopped."""
-    config = {
-        "options": asdict(options),
-        "data": {name: repr(split) for name, split in splits.items()},
-        "versions": {
-            name: importlib.metadata.version(name) for name in ("keras", "numpy", "tensorflow")
-        },
-        "backend": keras.backend.backend(),
-        "python": sys.version.split()[0],
-    }
+    """Where the run in a folder stopped, if it is the same run."""
+    config = _config(options, splits)
     path = folder / "config.json"
     if path.exists():
         if not resume:
@@ -273,7 +337,7 @@ def _begin(
             changed = [
                 key
                 for key in {**known[part], **config[part]}
-                if json.dumps(known[part].get(key)) != json.dumps(config[part].get(key))
+                if _json(known[part].get(key)) != _json(config[part].get(key))
             ]
             changed = [key for key in changed if key not in ("epochs", "patience")]
             if changed:
@@ -281,14 +345,70 @@ def _begin(
                     f"A run goes on as it began. Received: other {part} than those of {path}: "
                     f"{', '.join(sorted(changed))}"
                 )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "state").mkdir(exist_ok=True)
-    with writing(path) as partial:
-        partial.write_text(json.dumps(config, indent=2))
+        if known["backend"] != config["backend"]:
+            raise ValueError(
+                f"A run goes on as it began. Received: backend {config['backend']!r} for a run "
+                f"with {known['backend']!r}"
+            )
     saved = folder / "state" / "state.json"
-    if not saved.exists():
-        return _State()
-    return _State(**json.loads(saved.read_text()))
+    return _State(**json.loads(saved.read_text())) if saved.exists() else _State()
+
+
+def _config(options: TrainingOptions, splits: Mapping[str, RankingData]) -> dict[str, Any]:
+    return {
+        "options": asdict(options),
+        "data": {
+            name: {"digest": split.digest(), "contents": repr(split)}
+            for name, split in splits.items()
+        },
+        "versions": library_versions(),
+        "backend": keras.backend.backend(),
+        "python": sys.version.split()[0],
+    }
+
+
+def _write_config(
+    folder: Path,
+    options: TrainingOptions,
+    splits: Mapping[str, RankingData],
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Makes the folder; the configuration of a run that goes on is that of its begin."""
+    (folder / "state").mkdir(parents=True, exist_ok=True)
+    path = folder / "config.json"
+    config = {**_config(options, splits), "notes": dict(notes or {})}
+    if path.exists():
+        known = json.loads(path.read_text())
+        config = {**known, "options": config["options"]}  # more epochs, perhaps
+    with writing(path) as partial:
+        partial.write_text(_json(config, indent=2))
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that a run or an exported model was made with."""
+    import tensorflow as tf  # whatever the name of its distribution
+
+    from tfrankloss import __version__
+
+    found = {
+        "tfrankloss": __version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "tensorflow": tf.__version__,
+    }
+    if keras.backend.backend() == "jax":
+        found["jax"] = importlib.metadata.version("jax")
+    return found
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON, also of layers."""
+    return json.dumps(value, indent=indent, default=keras.saving.serialize_keras_object)
+
+
+def _check_type(name: str, value: Any, kind: Any, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be {wanted}. Received: {name}={value!r}")
 
 
 def _best_learning_rate(
@@ -298,24 +418,28 @@ def _best_learning_rate(
     progress: bool | Callable[[str], None],
 ) -> tuple[keras.Model, TrainingOptions, _State]:
     """A run with each learning rate; the best model, how it was trained, and its history."""
-    worse = _worse(options)
-    results = []
+    sign = _sign(options)
+    best: Any = ()
     for rate in options.learning_rates:
         printer(progress)(f"learning rate {rate:g}:")
         one = replace(options, learning_rate=rate)
         place = None if folder is None else folder / "learning-rates" / f"{rate:g}"
         state = _State() if place is None else _begin(place, one, splits, resume=True)
         try:
-            model = _run(one, splits, state, place, progress)
+            model = _model(place, state, one, splits)
+            if place is not None:
+                _write_config(place, one, splits)
+            model = _fit(model, one, splits, state, place, progress)
         except FloatingPointError as error:
             printer(progress)(str(error))
             continue
-        results.append((worse * state.best, model, one, state))
-    if not results:
+        if not best or sign * state.best > best[0]:
+            best = (sign * state.best, model, one, state)
+    if not best:
         raise FloatingPointError(
             f"No learning rate keeps the loss finite. Received: {options.learning_rate}"
         )
-    _, model, one, state = max(results, key=lambda result: result[0])
+    _, model, one, state = best
     if folder is not None:
         with writing(folder / "model.keras") as partial:
             shutil.copyfile(
@@ -324,27 +448,9 @@ def _best_learning_rate(
     return model, one, state
 
 
-def _worse(options: TrainingOptions) -> float:
+def _sign(options: TrainingOptions) -> float:
     """The sign that makes a higher value of the watched metric a better one."""
     return -1.0 if metrics.get(options.watched)._direction == "down" else 1.0
-
-
-def _run(
-    options: TrainingOptions,
-    splits: Mapping[str, RankingData],
-    state: _State,
-    folder: Path | None,
-    progress: bool | Callable[[str], None],
-) -> keras.Model:
-    """Trains, or goes on; returns the best model."""
-    before = keras.config.dtype_policy()
-    if options.mixed_precision:
-        keras.config.set_dtype_policy(options.mixed_precision)
-    try:
-        model = _model(folder, state, options, splits)
-        return _fit(model, options, splits, state, folder, progress)
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def _model(
@@ -356,18 +462,34 @@ def _model(
     """A new model, or that of the interrupted run with its optimizer."""
     if folder is not None and state.file:
         return keras.saving.load_model(folder / "state" / state.file)
-    keras.utils.set_random_seed(options.seed)
-    arguments = dict(options.model_options)
-    loss = options.make_loss(1 + max(int(split.labels.max()) for split in splits.values()))
-    if loss.outputs > 1:
-        check_choice("model", options.model, ("feedforward", "classification"))
-        name = "outputs" if options.model == "feedforward" else "num_grades"
-        arguments.setdefault(name, loss.outputs)
-    model = models.get(options.model, splits["train"].num_features, **arguments)
+    before = keras.config.dtype_policy()
+    try:
+        if options.mixed_precision:
+            keras.config.set_dtype_policy(options.mixed_precision)
+        keras.utils.set_random_seed(options.seed)
+        loss = options.make_loss(1 + max(int(split.labels.max()) for split in splits.values()))
+        arguments = dict(options.model_options)
+        if loss.outputs > 1:
+            name = "outputs" if options.model == "feedforward" else "num_grades"
+            arguments.setdefault(name, loss.outputs)
+        if arguments.get("transform") == "standardize":
+            arguments["transform"] = Standardize.fit(splits["train"])
+        model = models.get(options.model, splits["train"].num_features, **arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"The model {options.model!r} cannot be made with the options "
+            f"{options.model_options}: {error}"
+        ) from error
+    finally:
+        keras.config.set_dtype_policy(before)
     optimizer = keras.optimizers.get(
-        {"class_name": options.optimizer, "config": {"learning_rate": options.learning_rate}}
+        {
+            "class_name": options.optimizer,
+            "config": {"learning_rate": options.learning_rates[0]},
+        }
     )
-    model.compile(optimizer=optimizer, loss=loss, jit_compile=options.jit)
+    jit = "auto" if options.jit is None else options.jit
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=jit)
     return model
 
 
@@ -382,18 +504,12 @@ def _fit(
     """Epoch by epoch; returns the best model."""
     data = splits["train"]
     data = data.discard_without_relevant() if options.discard_without_relevant else data
-    worse = _worse(options)
+    sign = _sign(options)
     best_weights = None
     write_for_tensorboard = _tensorboard_writer(options, folder)
     while state.epoch < options.epochs and state.epoch - state.best_epoch < options.patience:
         start = time.perf_counter()
-        dataset = data.to_dataset(
-            batch_size=options.batch_size,
-            max_documents=options.max_documents,
-            list_size=options.list_size,
-            seed=options.seed,
-            first_epoch=state.epoch,
-        )
+        dataset = data.to_dataset(**options.batch_plan(state.epoch))
         _seed_dropout(model, options.seed, state.epoch)
         batches = int(dataset.cardinality())
         with Progress(f"epoch {state.epoch + 1}", batches, "batches", progress is True) as bar:
@@ -412,10 +528,10 @@ def _fit(
         state.epoch += 1
         state.history.append(entry)
         value = entry[options.watched]
-        better = not state.best_epoch or worse * value > worse * state.best
+        better = not state.best_epoch or sign * value > sign * state.best
         if better:
             state.best, state.best_epoch = value, state.epoch
-            best_weights = model.get_weights()
+            best_weights = model.get_weights() if folder is None else None
         if folder is not None:
             _save(model, state, folder, better)
             _draw(state, options, folder)
@@ -493,6 +609,9 @@ def _save(model: keras.Model, state: _State, folder: Path, better: bool) -> None
     before = state.file
     state.file = f"epoch-{state.epoch}.keras"
     targets = [folder / "state" / state.file] + ([folder / "model.keras"] if better else [])
+    for rest in (folder / "state").glob("*.keras"):  # of kills
+        if rest.name not in (before, state.file):
+            rest.unlink(missing_ok=True)
     for target in targets:
         with writing(target) as partial:
             model.save(partial.with_suffix(".keras"))
@@ -506,7 +625,7 @@ def _save(model: keras.Model, state: _State, folder: Path, better: bool) -> None
 def _evaluate(model: keras.Model, data: RankingData, options: TrainingOptions) -> Evaluation:
     scores = predict_scores(model, data)
     _check_finite("A score", scores, options)
-    return evaluate(data.labels, scores, data.query_of_documents, metrics=list(options.metrics))
+    return evaluate_scores(scores, data, options.metrics)
 
 
 def _check_finite(what: str, numbers: Any, options: TrainingOptions) -> None:

@@ -1,5 +1,6 @@
 """Queries with their documents in arrays: what all readers return and all datasets start from."""
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -221,7 +222,16 @@ class RankingData:
         """The queries that have a label above 0, as the papers train and evaluate on them."""
         if not len(self):
             return self
-        return self[np.maximum.reduceat(self.labels, self.row_splits[:-1]) > 0]
+        relevant = np.maximum.reduceat(self.labels, self.row_splits[:-1]) > 0
+        return self if relevant.all() else self[relevant]
+
+    def digest(self) -> str:
+        """A number that other data do not have: of all labels and lists, and some of the rows."""
+        digest = hashlib.sha256()
+        rows = np.unique(np.linspace(0, max(self.num_documents - 1, 0), 1024).astype(int))
+        for array in (self.row_splits, self.labels, self.features[rows[: self.num_documents]]):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
     def map_features(
         self, function: Callable[[np.ndarray], Any], per_query: bool | None = None

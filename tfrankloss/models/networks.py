@@ -15,7 +15,8 @@ from tfrankloss.data.transforms import Log1p, QueryMinMax
 from tfrankloss.models.layers import FeatureNoise, FeatureTowers, ListAttention, MaskScores
 from tfrankloss.options import check_choice, check_fraction, check_integer
 
-Transform = Any  # "log1p", None, a layer or several
+Transform = Any  # a name of `TRANSFORMS`, None, a layer or several
+TRANSFORMS: dict[str, type[keras.layers.Layer]] = {"log1p": Log1p, "query_min_max": QueryMinMax}
 
 # The SIGIR 2022 paper gives "dropout" of 0.5, 0.5 and 0.8 and does not say whether that is dropped
 # or kept. Both readings, as arguments of `feedforward`.
@@ -49,8 +50,8 @@ def feedforward(
         dropout: the rate that is dropped behind each hidden layer, or one for all.
         batch_norm_momentum: of all batch normalisations, whose statistics padding does not enter;
             None for none of them.
-        transform: of the features: `"log1p"`, None, or one or several layers, such as
-            `Standardize.fit(data)`.
+        transform: of the features: `"log1p"`, `"query_min_max"`, None, or one or several layers,
+            such as `Standardize.fit(data)`.
         activation: of the hidden layers.
         input_batch_norm: whether to normalise the transformed features, too.
         noise: deviation of Gaussian noise on them while the model trains.
@@ -159,7 +160,7 @@ def gam(
     activation: str = "relu",
     batch_norm_momentum: float | None = 0.99,
 ) -> keras.Model:
-    """A generalized additive model: `s_i = b + sum_f g_f(x_if)` (Zhuang et al., WSDM 2021).
+    """A generalized additive model: `s_i = sum_f g_f(x_if)` (Zhuang et al., WSDM 2021).
 
     What each feature adds to a score can be looked at: `sub_scores(model)`.
 
@@ -177,7 +178,8 @@ def gam(
     if batch_norm_momentum is not None:
         x = _batch_norm(batch_norm_momentum, "input_batch_norm")(x, mask=mask)
     parts = FeatureTowers(hidden, activation, name="sub_scores")(x)
-    scores = MaskScores(name="scores", dtype="float32")(ops.sum(parts, axis=-1), mask=mask)
+    total = ops.sum(ops.cast(parts, "float32"), axis=-1)  # as `_scores`, whatever the policy
+    scores = MaskScores(name="scores", dtype="float32")(total, mask=mask)
     return _model("gam", features, mask, scores)
 
 
@@ -211,12 +213,12 @@ def _inputs(num_features: int, transform: Transform, noise: float = 0.0) -> tupl
     features = keras.Input((None, num_features), name="features", dtype="float32")
     mask = keras.Input((None,), name="mask", dtype="bool")
     if isinstance(transform, str):
-        if transform != "log1p":
+        if transform not in TRANSFORMS:
             raise ValueError(
-                "transform must be 'log1p', None, or one or several layers. "
-                f"Received: transform={transform!r}"
+                f"transform must be one of {', '.join(TRANSFORMS)}, None, or one or several "
+                f"layers. Received: transform={transform!r}"
             )
-        transform = Log1p(name="log1p")
+        transform = TRANSFORMS[transform](name=transform)
     x = features
     layers = [transform] if isinstance(transform, keras.layers.Layer) else transform or []
     for layer in layers:
@@ -226,7 +228,9 @@ def _inputs(num_features: int, transform: Transform, noise: float = 0.0) -> tupl
 
 def _batch_norm(momentum: float, name: str) -> keras.layers.Layer:
     check_fraction("batch_norm_momentum", momentum)
-    return keras.layers.BatchNormalization(momentum=momentum, name=name)
+    # That of the input may see raw features, which are too large for half types.
+    dtype = "float32" if name == "input_batch_norm" else None
+    return keras.layers.BatchNormalization(momentum=momentum, name=name, dtype=dtype)
 
 
 def _tower(

@@ -1,7 +1,6 @@
 """Writing a SavedModel for a server."""
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import numpy as np
 from tfrankloss.losses import RankingLoss
 from tfrankloss.options import check_integer
 from tfrankloss.serving import messages, requests
+from tfrankloss.training import library_versions
 
 SIGNATURES = (
     "serving_default",
@@ -113,9 +113,7 @@ def export(
             "num_features": width,
             "feature_names": None if feature_names is None else list(feature_names),
             "top_k": top_k,
-            "versions": {
-                name: importlib.metadata.version(name) for name in ("keras", "tensorflow")
-            },
+            "versions": library_versions(),
             "signatures": {
                 name: {
                     "inputs": {
