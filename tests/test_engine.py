@@ -29,6 +29,12 @@ from tests.test_losses import (
 from tfrankloss import losses
 from tfrankloss.core import blocks, hinge, lists, pairs, ranks
 
+
+def slow(parameters: Any) -> Any:
+    """A case that takes long to compile."""
+    return pytest.param(*parameters.values, id=parameters.id, marks=pytest.mark.slow)
+
+
 WIDTH = 37
 CASES = [
     case(losses.PairwiseHingeLoss, oracles.pairwise_hinge, sigma=0.7),
@@ -39,11 +45,11 @@ CASES = [
     case(losses.ApproxNDCGLoss, oracles.approx_ndcg, temperature=0.3, topn=3),
     case(losses.LambdaRankLoss, lambdarank, topn=20),
     case(losses.LambdaRankLoss, lambdarank, metric="mrr"),
-    case(losses.LambdaRankLoss, lambdarank, metric="map", topn=4),
+    slow(case(losses.LambdaRankLoss, lambdarank, metric="map", topn=4)),
     case(losses.NDCGLoss1, ndcg_loss1, topn=5),
     case(losses.NDCGLoss2, ndcg_loss2, topn=5),
-    case(losses.NDCGLoss2, ndcg_loss2, topn=5, cutoff="truncated"),
-    case(losses.NDCGLoss2PlusPlus, ndcg_loss2_plus_plus, topn=20),
+    slow(case(losses.NDCGLoss2, ndcg_loss2, topn=5, cutoff="truncated")),
+    slow(case(losses.NDCGLoss2PlusPlus, ndcg_loss2_plus_plus, topn=20)),
 ]
 
 

@@ -119,7 +119,9 @@ def policy(request: pytest.FixtureRequest) -> Iterator[str]:
     tfrankloss.config.enable_xla()
 
 
-@pytest.mark.parametrize("name", ["feedforward", "self_attention", "gam"])
+@pytest.mark.parametrize(
+    "name", ["feedforward", "gam", pytest.param("self_attention", marks=pytest.mark.slow)]
+)
 def test_half_precision(name: str, policy: str) -> None:
     tfrankloss.config.disable_xla()  # the loss has tests of its own
     keras.utils.set_random_seed(0)

@@ -112,7 +112,14 @@ def answer(folder: Path, requests: dict[str, Any], tmp_path: Path) -> dict[str, 
         return dict(arrays)
 
 
-@pytest.mark.parametrize("name", ["feedforward", "self_attention", "gam", "classification"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "self_attention",
+        "classification",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("feedforward", "gam")),
+    ],
+)
 def test_scores_in_a_second_process(name: str, tmp_path: Path) -> None:
     """Every signature; lists of 1, 7 and 2,000 documents, batches of 1 and 33, with padding."""
     model = make_model(name)

@@ -169,6 +169,7 @@ for loss in all_losses:
 """
 
 
+@pytest.mark.slow
 def test_list_of_20000_documents_in_little_memory() -> None:
     """In a process of its own, because the peak of this one may lie behind it."""
     pytest.importorskip("resource")
