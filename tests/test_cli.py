@@ -69,9 +69,14 @@ def test_one_file_and_configuration(folder: Path, capsys: pytest.CaptureFixture[
     assert "epoch 1/1" in capsys.readouterr().out
     config = json.loads(Path("run/config.json").read_text())["options"]
     assert (config["loss"], config["epochs"]) == ("softmax", 1)
-    again = ["train", "all.txt", "--validation-fraction", "0.25", "--config", "run/config.json"]
-    cli.main([*again, "--epochs", "2", "--out", "run", "--resume"])
+    cli.main(["train", "all.txt", "--epochs", "2", "--out", "run", "--resume"])
     assert "epoch 2/2" in capsys.readouterr().out
+    repeated = ["train", "all.txt", "--validation-fraction", "0.25", "--config", "run/config.json"]
+    cli.main([*repeated, "--epochs", "1", "--out", "again"])
+    first, again = (
+        json.loads(Path(run, "metrics.json").read_text())["history"][0] for run in ("run", "again")
+    )
+    assert again["loss"] == pytest.approx(first["loss"], rel=1e-5)
     cli.main(["train", "split/train.txt", "--validation", "split/vali.txt", "--out", "b", *FAST])
     if sys.version_info >= (3, 11):
         Path("run.toml").write_text('loss = "softmax"\nmodel = "linear"\nepochs = 1\n')
@@ -155,13 +160,15 @@ def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--model-options", '{"hiden": [4]}'], "hidden, dropout"),
         (["--model-options", '{"hidden": 64}'], "cannot be made"),
         (["--model-options", "{broken"], "--model-options"),
-        (["--loss-options", "[1]"], "loss_options"),
+        (["--loss-options", "[1]"], "--loss-options"),
         (["--config", "list.json"], "list.json"),
         (["--config", "options.json"], "model_options"),
         (["--batch-size", "0"], "batch_size"),
         (["--batch-size", "4", "--max-documents", "64"], "max_documents"),
         (["--list-size", "0"], "list_size"),
-        (["--learning-rate", "abc"], "--learning-rate"),
+        (["--learning-rate", "abc"], "--learning-rate: must be a number"),
+        (["--config", "broken.toml"], "broken.toml"),
+        (["--config", "typo.json"], "Did you mean 'learning_rate'"),
         (["--learning-rate", "0.1,0.1"], "different"),
         (["--mixed-precision", "foo"], "mixed_precision"),
     ],
@@ -171,6 +178,8 @@ def test_a_mistake_leaves_nothing_behind(
 ) -> None:
     Path("list.json").write_text("[1]")
     Path("options.json").write_text('{"model_options": 3}')
+    Path("broken.toml").write_text('loss = "softmax')
+    Path("typo.json").write_text('{"leaning_rate": 3}')
     assert words in fails(["train", "split", "--out", "run", *options], capsys)
     assert not Path("run").exists()
 

@@ -1,6 +1,7 @@
 """The command line: reads arguments, calls the library, prints."""
 
 import argparse
+import difflib
 import importlib
 import json
 import sys
@@ -8,7 +9,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -38,6 +39,14 @@ DATA = (
 )
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with an argument in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the mistake and ends."""
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command; a mistake of the user is one line and exit code 2."""
     parser = make_parser()
@@ -48,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             options.run_command(options)
         except KeyboardInterrupt:
+            if getattr(options, "resume", None) is not None:
+                print("\nInterrupted; --resume goes on.", file=sys.stderr)
             sys.exit(130)
         except (ValueError, OSError, ImportError, FloatingPointError) as error:
             text = " ".join(str(error).split())
@@ -57,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="tfrankloss",
         description="Learning to rank on Keras 3: train, evaluate and use a ranker from a file.",
         epilog="tfrankloss COMMAND --help describes the options of a command.",
@@ -138,12 +149,12 @@ def add_training_options(parser: argparse.ArgumentParser, one_loss: bool = True)
     if one_loss:
         parser.add_argument("--loss", help=f"default ndcg_loss2@5; one of {', '.join(LOSSES)}")
         parser.add_argument(
-            "--loss-options", type=json.loads, help='arguments of the loss as JSON: {"sigma": 2}'
+            "--loss-options", type=json_object, help='arguments of the loss as JSON: {"sigma": 2}'
         )
     parser.add_argument("--model", help=f"default feedforward; one of {', '.join(MODELS)}")
     parser.add_argument(
         "--model-options",
-        type=json.loads,
+        type=json_object,
         help='arguments of the network as JSON, such as \'{"hidden": [64, 32], "dropout": 0.1}\'',
     )
     parser.add_argument("--metrics", type=names, help="default ndcg@1,ndcg@5,ndcg@10")
@@ -181,21 +192,42 @@ def names(text: str) -> list[str]:
 
 def rates(text: str) -> float | list[float]:
     """A number, or several that are separated by commas."""
-    numbers = [float(number) for number in names(text)]
+    try:
+        numbers = [float(number) for number in names(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number, or several with commas. Received: {text!r}"
+        ) from None
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Options as JSON."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"is not JSON: {error}. Received: {text!r}") from None
+    if not isinstance(content, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object. Received: {text!r}")
+    return content
 
 
 def training_options(options: argparse.Namespace) -> dict[str, Any]:
     """What the file and the command line say, by field of `TrainingOptions`."""
     known = set(TrainingOptions.__dataclass_fields__)
     chosen: dict[str, Any] = {}
+    begun = options.out / "config.json"
     if options.config is not None:
         chosen = read_config(options.config)
-        unknown = sorted(set(chosen) - known)
-        if unknown:
+        for name in set(chosen) - known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(
-                f"{options.config} has unknown options {unknown}; known are {sorted(known)}"
+                f"{options.config} has an unknown option {name!r}.{hint} Known are: "
+                f"{', '.join(sorted(known))}"
             )
+    elif options.resume and begun.is_file():
+        chosen = read_config(begun)  # a run goes on with its own options
     given = {name: value for name, value in vars(options).items() if value is not None}
     return chosen | {name: value for name, value in given.items() if name in known}
 
@@ -203,13 +235,20 @@ def training_options(options: argparse.Namespace) -> dict[str, Any]:
 def read_config(path: Path) -> dict[str, Any]:
     """A table of options."""
     if path.suffix == ".json":
-        content = json.loads(path.read_text())
+        try:
+            content = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}: {error}") from None
         if not isinstance(content, dict):
             raise ValueError(f"{path} must hold an object with options. Received: {content!r}")
         return content.get("options", content)  # the config.json of a run will do
     if sys.version_info < (3, 11):
         raise ValueError(f"TOML files need Python 3.11: write JSON. Received: {path}")
-    return importlib.import_module("tomllib").loads(path.read_text())
+    toml = importlib.import_module("tomllib")
+    try:
+        return toml.loads(path.read_text())
+    except toml.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def read_data(name: str, num_features: int | None = None) -> RankingData | dict[str, RankingData]:
@@ -260,7 +299,15 @@ def read_model(path: Path) -> keras.Model:
 
 def run_train(options: argparse.Namespace) -> None:
     """`tfrankloss train`."""
+    if options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"--out must be a folder. Received: {options.out}")
     chosen = training_options(options)
+    begun = options.out / "config.json"
+    if options.resume and begun.is_file() and not options.validation:
+        notes = json.loads(begun.read_text()).get("notes", {})
+        options.validation = notes.get("validation")
+        if options.validation_fraction is None:
+            options.validation_fraction = notes.get("validation_fraction")
     TrainingOptions(**chosen)  # before a long reading of data
     data = read_data(options.data)
     if isinstance(data, RankingData):
@@ -285,6 +332,8 @@ def with_validation(
     data: RankingData, options: argparse.Namespace, seed: int
 ) -> dict[str, RankingData]:
     """Training and validation data where there is one file."""
+    if options.validation and options.validation_fraction:
+        raise ValueError("Give either --validation or --validation-fraction. Received: both")
     if options.validation:
         validation = read_data(options.validation)
         if not isinstance(validation, RankingData):
@@ -320,7 +369,7 @@ def print_results(trained: Trained) -> None:
         intervals = evaluation.confidence_intervals()
         for metric, mean in evaluation.means.items():
             low, high = intervals[metric]
-            print(f"{name:<5} {metric:<10} {mean:.4f}  [{low:.4f}, {high:.4f}]")
+            print(f"{name:<5} {metric:<10} {mean:.4f}  95 %: [{low:.4f}, {high:.4f}]")
 
 
 def run_evaluate(options: argparse.Namespace) -> None:
@@ -441,6 +490,6 @@ def run_demo(options: argparse.Namespace) -> None:
     print(f"Learning curves: {picture}")
     print("Next, your own LETOR file:")
     print("  tfrankloss train FILE --validation-fraction 0.2 --out RUN")
-    print("  tfrankloss evaluate RUN FILE")
-    print("  tfrankloss rank RUN FILE --out scores.tsv")
+    print("  tfrankloss evaluate RUN TEST_FILE")
+    print("  tfrankloss rank RUN TEST_FILE --out scores.tsv")
     print("  tfrankloss compare FILE --losses softmax,lambdarank,ndcg_loss2@5 --out COMPARISON")

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class LossComparison:
         failed: by title, why a loss is not in the table: it was not finite.
         curves: by title, the validation metric of each epoch of the first run.
         monitor: the name of that metric.
+        settings: what was compared: the data, the number of seeds, the options of all runs.
         folder: where all of it is, or None.
     """
 
@@ -52,6 +53,7 @@ class LossComparison:
     failed: dict[str, str]
     curves: dict[str, list[float]]
     monitor: str
+    settings: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
 
     @property
@@ -85,6 +87,12 @@ class LossComparison:
         down = self.evaluations[title].metrics[metric]._direction == "down"
         return "+" if (found.difference > 0) != down else "-"
 
+    @property
+    def queries(self) -> int:
+        """The number of test queries that count: those with something to find."""
+        values = self.evaluations[self.baseline].per_query.values()
+        return int((~np.isnan(next(iter(values)))).sum())
+
     def best(self, metric: str) -> str:
         """The title with the best mean."""
         down = self.evaluations[self.baseline].metrics[metric]._direction == "down"
@@ -100,7 +108,7 @@ class LossComparison:
                 for metric in self.metrics
             )
             lines.append(f"{title:<{width}}" + "".join(cells))
-        queries = len(self.evaluations[self.baseline].query_ids)
+        queries = self.queries
         count = len(self.differences) * len(self.metrics)
         lines.append(
             f"{queries} test queries; + and - differ from {self.baseline} (paired t-test, "
@@ -136,7 +144,13 @@ class LossComparison:
                 }
                 for metric in self.metrics
             }
-        return {"baseline": self.baseline, "losses": rows, "failed": self.failed}
+        return {
+            "baseline": self.baseline,
+            "queries": self.queries,
+            "settings": self.settings,
+            "losses": rows,
+            "failed": self.failed,
+        }
 
 
 def compare(
@@ -199,9 +213,11 @@ def compare(
     tests: dict[str, list[list[Evaluation]]] = {title: [] for title in runs}
     curves: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
+    folds_seen: list[dict[str, str]] = []
     left, seconds = len(runs) * len(parts) * seeds, []
     for number, make_fold in enumerate(parts, start=1):
         fold = make_fold()
+        folds_seen.append({name: repr(split) for name, split in fold.items()})
         for title, chosen in runs.items():
             tests[title].append([])
             for seed in range(seeds):
@@ -247,11 +263,12 @@ def compare(
         failed=failed,
         curves={title: curve for title, curve in curves.items() if title not in failed},
         monitor=monitor,
+        settings={"folds": folds_seen, "seeds": seeds, "runs": runs},
         folder=folder,
     )
     if folder is not None:
         contents = {
-            "comparison.json": json.dumps(compared.to_json(), indent=2),
+            "comparison.json": json.dumps(compared.to_json(), indent=2, default=str),
             "comparison.html": compared.to_html(),
         }
         for name, content in contents.items():
@@ -357,6 +374,7 @@ table { border-collapse: collapse; margin: 1em 0 }
 th, td { padding: .3em .8em; text-align: right; border-bottom: 1px solid #ddd }
 th:first-child, td:first-child { text-align: left }
 .best { font-weight: bold } .better { color: #00694a } .worse { color: #a33a00 }
+pre { overflow-x: auto; background: #f6f6f6; padding: 1em }
 small { color: #666; display: block; font-weight: normal } svg { max-width: 100%; height: auto }
 """
 
@@ -386,7 +404,7 @@ def _page(compared: LossComparison) -> str:
             )
         )
     pictures.append(charts.line_chart(f"validation {compared.monitor}, first run", compared.curves))
-    queries = len(compared.evaluations[compared.baseline].query_ids)
+    queries = compared.queries
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Losses compared</title>
 <style>{STYLE}</style></head><body>
@@ -401,6 +419,8 @@ has p-values that allow for that). One seed leaves out how much a loss varies be
 <table><thead><tr><th>loss</th>{heads}</tr></thead>
 <tbody>{"".join(rows)}</tbody></table>
 {"".join(f"<p>{picture}</p>" for picture in pictures)}
+<h2>What was compared</h2>
+<pre>{escape(json.dumps(compared.settings, indent=2, default=str))}</pre>
 </body></html>
 """
 

@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,12 @@ class TrainingOptions:
         for name in ("jit", "discard_without_relevant", "tensorboard"):
             value = getattr(self, name)
             _check_type(name, value, bool | None if name == "jit" else bool, "True or False")
-        if isinstance(self.metrics, str) or not isinstance(self.metrics, Sequence):
-            raise ValueError(f"metrics must be a list of names. Received: metrics={self.metrics!r}")
+        names = [] if isinstance(self.metrics, str) else list(self.metrics)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(
+                "metrics must be a list of at least one name, such as ['ndcg@10']. "
+                f"Received: metrics={self.metrics!r}"
+            )
         # Names as results have them, whatever the spelling.
         object.__setattr__(self, "metrics", [metrics.get(name).name for name in self.metrics])
         if self.monitor is not None:
@@ -234,6 +238,9 @@ def train(
     >>> trained.best_epoch in (1, 2)
     True
     """
+    known = {x.name for x in fields(TrainingOptions)}
+    for name in options:
+        check_choice("The name of an option", name, tuple(sorted(known)))
     chosen = TrainingOptions(**options)
     splits = _splits(data, validation, test)
     folder = None if out is None else Path(out)
@@ -300,8 +307,13 @@ def _splits(
     if isinstance(data, RankingData):
         given = {"train": data, "vali": validation, "test": test}
         splits = {name: split for name, split in given.items() if split is not None}
-    else:
+    elif isinstance(data, Mapping):
         splits = dict(data)
+    else:
+        raise ValueError(
+            "data must be RankingData, or a dictionary of them by split, as "
+            f"tfrankloss.data.load_letor reads them. Received: data={data!r}"
+        )
     for name in ("train", "vali"):
         if name not in splits or not len(splits[name]):
             raise ValueError(

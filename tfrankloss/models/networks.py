@@ -245,7 +245,8 @@ def _tower(
     rates = [dropout] * len(hidden) if isinstance(dropout, int | float) else list(dropout)
     if len(rates) != len(hidden):
         raise ValueError(
-            "dropout must be one rate or one for each hidden layer. "
+            "dropout must be one rate or one for each hidden layer (the default is that of the "
+            "paper's three layers). "
             f"Received: dropout={dropout!r} for hidden={tuple(hidden)!r}"
         )
     for number, (units, rate) in enumerate(zip(hidden, rates, strict=True), start=1):
