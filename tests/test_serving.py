@@ -89,7 +89,8 @@ with np.load(requests, allow_pickle=True) as arrays:
             )
             for name in arrays if name.rsplit("/", 1)[0] == key
         }
-        for name, value in loaded[key.split("/")[0]](**inputs).items():
+        signature = key.split("/")[0].replace("tensorflow-serving-", "tensorflow/serving/")
+        for name, value in loaded[signature](**inputs).items():
             results[f"{key}/{name}"] = value.numpy()
 np.savez(answers, **results)
 assert not {"tfrankloss", "keras", "tf_keras"} & set(sys.modules)
@@ -127,7 +128,7 @@ def test_scores_in_a_second_process(name: str, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     requests: dict[str, Any] = {}
     expected: dict[str, np.ndarray] = {}
-    for batch, size in ((1, 1), (33, 7), (1, 2000)):
+    for batch, size in ((1, 1), (1, 7), (33, 1), (33, 7), (1, 2000)):
         features = generator.normal(size=(batch, size, WIDTH)).astype(np.float32)
         scores = expected_scores(model, features)
         key = f"{batch}x{size}"
@@ -137,6 +138,7 @@ def test_scores_in_a_second_process(name: str, tmp_path: Path) -> None:
         requests[f"predict_examples/{key}/examples"] = np.array(examples_of(features[0]), object)
         lists = [messages.example_list(examples_of(rows)) for rows in features]
         requests[f"predict_elwc/{key}/examples"] = np.array(lists, object)
+        requests[f"tensorflow-serving-predict/{key}/inputs"] = np.array(lists, object)
         padded = np.concatenate([features, np.full((batch, 3, WIDTH), np.nan, np.float32)], axis=1)
         mask = np.arange(size + 3)[None, :] < np.full((batch, 1), size)
         for signature in ("predict_masked", "rank_masked"):
@@ -146,6 +148,7 @@ def test_scores_in_a_second_process(name: str, tmp_path: Path) -> None:
             }
         for signature in ("serving_default", "predict_elwc"):
             expected[f"{signature}/{key}/scores"] = scores
+        expected[f"tensorflow-serving-predict/{key}/outputs"] = scores
         for signature in ("score_documents", "predict_examples"):
             expected[f"{signature}/{key}/scores"] = scores[0]
         unlimited = np.full((batch, 3), -np.inf)
@@ -153,6 +156,7 @@ def test_scores_in_a_second_process(name: str, tmp_path: Path) -> None:
         order = np.argsort(-scores, axis=1, kind="stable")[:, :4]
         best = np.take_along_axis(scores, order, axis=1)
         expected[f"rank/{key}/scores"] = best
+        expected[f"rank/{key}/order"] = order
         places = max(min(4, size + 3) - order.shape[1], 0)
         expected[f"rank_masked/{key}/scores"] = np.pad(
             best, ((0, 0), (0, places)), constant_values=-np.inf
@@ -160,6 +164,19 @@ def test_scores_in_a_second_process(name: str, tmp_path: Path) -> None:
         expected[f"rank_masked/{key}/order"] = np.pad(
             order, ((0, 0), (0, places)), constant_values=-1
         )
+    # Lists of different lengths, with holes, in one batch: each as if it were alone.
+    features = generator.normal(size=(6, 9, WIDTH)).astype(np.float32)
+    mask = generator.random((6, 9)) < 0.6
+    mask[0] = False
+    requests |= {"predict_masked/holes/features": features, "predict_masked/holes/mask": mask}
+    holes = np.full((6, 9), -np.inf)
+    for row in range(1, 6):
+        holes[row, mask[row]] = expected_scores(model, features[row, mask[row]][None])[0]
+    expected["predict_masked/holes/scores"] = holes
+    # Examples that are lists of their own.
+    requests["tensorflow-serving-regress/flat/inputs"] = np.array(examples_of(features[0]), object)
+    alone = expected_scores(model, features[0][:, None])[:, 0]
+    expected["tensorflow-serving-regress/flat/outputs"] = alone
     answers = answer(folder, requests, tmp_path)
     for key, value in expected.items():
         if key.endswith("order") and "2000" in key:
@@ -170,13 +187,18 @@ def test_scores_in_a_second_process(name: str, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = compiled(models.linear(WIDTH))
+    model.set_weights([np.array([[1.0], [-2.0], [3.0], [9.0], [-5.0]]), np.array([0.5])])
     return serving.export(model, tmp_path_factory.mktemp("ranker"), feature_names=NAMES)
 
 
 def test_equal_scores_keep_their_order(exported: Path) -> None:
-    rank = tf.saved_model.load(str(exported)).signatures["rank"]
-    features = np.zeros((1, 6, WIDTH), np.float32)
-    assert rank(features=tf.constant(features))["order"].numpy().tolist() == [[0, 1, 2, 3, 4, 5]]
+    loaded = tf.saved_model.load(str(exported)).signatures
+    features = np.random.default_rng(0).integers(0, 2, (1, 1000, 1)).repeat(WIDTH, axis=2)
+    given = tf.constant(features.astype(np.float32))
+    scores = loaded["serving_default"](features=given)["scores"].numpy()
+    assert len(set(scores[0].tolist())) == 2
+    order = loaded["rank"](features=given)["order"].numpy()
+    np.testing.assert_array_equal(order, np.argsort(-scores, axis=1, kind="stable"))
 
 
 def test_features_by_name_and_in_the_context(exported: Path) -> None:
@@ -235,6 +257,16 @@ def test_lists_as_the_public_message_has_them() -> None:
     assert messages.example_list(parts, built.context.SerializeToString()) == (
         built.SerializeToString()
     )
+    sizes, (examples, contexts) = tf.io.decode_proto(
+        [built.SerializeToString()],
+        messages.LIST_MESSAGE,
+        ["examples", "context"],
+        [tf.string, tf.string],
+        descriptor_source=messages.list_descriptor(),
+    )
+    assert sizes.numpy().tolist() == [[2, 1]]
+    assert examples.numpy().tolist() == [parts]
+    assert contexts.numpy().tolist() == [[built.context.SerializeToString()]]
 
 
 @pytest.mark.parametrize(
@@ -254,6 +286,29 @@ def test_lists_as_the_public_message_has_them() -> None:
             "Missing:.*length, age, links",
         ),
         ("predict_examples", {"examples": [b"\x08junk"]}, "[Pp]ars"),
+        (
+            "predict_examples",
+            {"examples": [messages.example({**dict.fromkeys(NAMES, 1.0), "age": np.nan})]},
+            r"finite.*columns.*\[3\]",
+        ),
+        (
+            "predict_elwc",
+            {
+                "examples": [
+                    messages.example_list(
+                        [messages.example({**dict.fromkeys(NAMES, 1.0), "age": np.nan})],
+                        messages.example({"age": 1.0}),
+                    )
+                ]
+            },
+            r"finite.*columns.*\[3\]",
+        ),
+        (
+            "predict_masked",
+            {"features": np.zeros((1, 2, WIDTH)), "mask": np.ones(2, bool)},
+            "mask",
+        ),
+        ("rank", {"features": np.full((1, 2, WIDTH), 3e38)}, "score of these features"),
         (
             "predict_elwc",
             {"examples": [messages.example_list([messages.example({"bm25": 1.0})])]},
@@ -277,6 +332,10 @@ def test_empty_lists_have_no_scores(exported: Path) -> None:
     empty = tf.zeros((2, 0, WIDTH))
     assert loaded["serving_default"](features=empty)["scores"].shape == (2, 0)
     assert loaded["rank"](features=empty)["order"].shape == (2, 0)
+    assert loaded["score_documents"](features=empty[0])["scores"].shape == (0,)
+    assert loaded["predict_examples"](examples=tf.constant([], tf.string))["scores"].shape == (0,)
+    answers = loaded["predict_elwc"](examples=tf.constant([b"", b""]))["scores"].numpy()
+    assert (answers == -np.inf).all()
 
 
 def test_requests_of_the_serving_api(exported: Path) -> None:
@@ -291,9 +350,13 @@ def test_requests_of_the_serving_api(exported: Path) -> None:
         assert log.WhichOneof("log_type") == "predict_log"
         request = log.predict_log.request
         requests[request.model_spec.signature_name] = request
-    assert tuple(requests) == serving.SIGNATURES
+    assert set(requests) == {name for name in loaded if not name.startswith("__")}
     card = json.loads((exported / "model_card.json").read_text())
     assert card["loss"]["class"] == "SoftmaxLoss"
+    assert card["signatures"]["rank"]["outputs"]["order"] == {
+        "dtype": "int32",
+        "shape": [None, None],
+    }
     for name, request in requests.items():
         wanted = loaded[name].structured_input_signature[1]
         assert set(request.inputs) == set(wanted)
@@ -332,6 +395,9 @@ def test_saved_model_cli(exported: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-1000:]
     assert "[[0 1 2]]" in done.stdout
+    command = [str(tool), "show", "--dir", str(exported), "--all"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "inputs['features']" in done.stdout
 
 
 def test_versions(tmp_path: Path) -> None:
@@ -343,44 +409,61 @@ def test_versions(tmp_path: Path) -> None:
         serving.export(model, tmp_path / "a" / "b", version=7)
     assert (tmp_path / "a" / "b" / "7" / "model_card.json").read_bytes() == before
     assert sorted(os.listdir(tmp_path / "a" / "b")) == ["7", "8"]
+    (tmp_path / "a" / "b" / "1.old").mkdir()
+    assert '"ranker"' not in serving.example_request(tmp_path / "a" / "b").grpc
+    assert 'model_spec.name = "b"' in serving.example_request(tmp_path / "a" / "b").grpc
     assert not (tmp_path / "a" / "b" / "8" / "assets.extra").exists()
 
 
-def _export(root: str, barrier: Any, kill: bool) -> None:
-    model = models.linear(2)
-    if kill:
-        publish = serving.export.__globals__["_publish"]
+def _export(root: str, barrier: Any, kill: str) -> None:
+    """Exports; kills itself when the model is written, before the rename, or right behind it."""
+    space = serving.export.__globals__
 
-        def stop(*arguments: Any) -> Path:
+    def stop(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if kill == "rename":
+        rename = os.rename
+
+        def rename_and_stop(*arguments: Any) -> None:
+            rename(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
-            return publish(*arguments)
 
-        serving.export.__globals__["_publish"] = stop
+        os.rename = rename_and_stop
+    elif kill:
+        assert kill in space
+        space[kill] = stop
     else:
         barrier.wait(120)
-    serving.export(model, root)
+    serving.export(models.linear(2), root)
 
 
 def test_exports_at_once_and_killed(tmp_path: Path) -> None:
-    """Ten at once are ten versions; one that is killed when all is written is none."""
+    """Ten at once are ten versions; one that is killed is none, or complete."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tfrankloss", "tests.test_serving"])
     barrier = context.Barrier(10)
-    killed = context.Process(target=_export, args=(str(tmp_path), barrier, True))
-    killed.start()
-    killed.join()
-    assert killed.exitcode == -signal.SIGKILL
-    assert [x.name for x in tmp_path.iterdir() if x.name.isdigit()] == []
-    assert len(list(tmp_path.iterdir())) == 1  # hidden, not a number
+    for number, kill in enumerate(("_compare", "_publish", "rename"), start=1):
+        killed = context.Process(target=_export, args=(str(tmp_path), barrier, kill))
+        killed.start()
+        killed.join()
+        assert killed.exitcode == -signal.SIGKILL
+        names = sorted(x.name for x in tmp_path.iterdir())
+        assert [name for name in names if name.isdigit()] == ([] if number < 3 else ["1"])
+    # What was killed behind the rename is complete.
+    whole = serving.export(models.linear(2), tmp_path / "whole")
+    expected = sorted(str(x.relative_to(whole)) for x in whole.rglob("*"))
+    first = tmp_path / "1"
+    assert sorted(str(x.relative_to(first)) for x in first.rglob("*")) == expected
     workers = [
-        context.Process(target=_export, args=(str(tmp_path), barrier, False)) for _ in range(10)
+        context.Process(target=_export, args=(str(tmp_path), barrier, "")) for _ in range(10)
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     numbers = sorted(int(x.name) for x in tmp_path.iterdir() if x.name.isdigit())
-    assert numbers == list(range(1, 11))
+    assert numbers == list(range(1, 12))
     for number in numbers:
         tf.saved_model.load(str(tmp_path / str(number)))
 
@@ -396,8 +479,23 @@ def test_exports_at_once_and_killed(tmp_path: Path) -> None:
         (
             lambda: keras.Model(x := keras.Input((2, 3)), keras.layers.Reshape((2, 3, 1, 1))(x)),
             {},
-            "scores",
+            "any list size",
         ),
+        (
+            lambda: keras.Model(
+                x := keras.Input((None, 2)),
+                keras.ops.sum(x - keras.ops.mean(x, axis=1, keepdims=True), axis=-1),
+            ),
+            {},
+            "must take 'mask'",
+        ),
+        (
+            lambda: keras.Model([x := keras.Input((None, 2)), keras.Input((None,))], x),
+            {},
+            "Received: inputs",
+        ),
+        (lambda: models.linear(2), {"feature_names": [1, 2]}, "2 different names"),
+        (lambda: keras.Sequential([keras.layers.Dense(1)]), {}, "without known inputs"),
     ],
 )
 def test_what_cannot_be_exported(
@@ -426,8 +524,9 @@ def test_a_run(tmp_path: Path) -> None:
     )
     folder = serving.export_run(tmp_path / "run", tmp_path / "ranker")
     card = json.loads((folder / "model_card.json").read_text())
-    assert card["config"]["options"]["loss"] == "softmax"
-    assert "ndcg@10" in card["metrics"]["metrics"]["vali"]
+    assert card["training"]["options"]["loss"] == "softmax"
+    assert "ndcg@10" in card["metrics"]["vali"]
+    assert card["data"]["train"]["digest"] == parts[0].digest()
     with pytest.raises(FileNotFoundError, match="no trained model"):
         serving.export_run(tmp_path / "absent", tmp_path / "ranker")
     with pytest.raises(FileNotFoundError, match="no exported model"):

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import importlib
 import json
+import shlex
 import sys
 import time
 import warnings
@@ -437,7 +438,8 @@ def run_export(options: argparse.Namespace) -> None:
     )
     print(f"Exported: {folder}")
     print("Serve it, and ask for the order of two documents:")
-    print(f"  docker run -p 8501:8501 -v {folder.parent.resolve()}:/models/ranker \\")
+    volume = shlex.quote(f"{folder.parent}:/models/ranker")
+    print(f"  docker run -p 8501:8501 -v {volume} \\")
     print("    -e MODEL_NAME=ranker tensorflow/serving")
     body = example_request(folder, "rank").rest
     if len(body) < 300:

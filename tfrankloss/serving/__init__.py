@@ -6,7 +6,7 @@ get the scores of `model.predict`, or the order of the documents. The SavedModel
 library nor Keras.
 """
 
-from tfrankloss.serving.export import SIGNATURES, export, export_run
+from tfrankloss.serving.export import export, export_run
 from tfrankloss.serving.requests import ExampleRequest, example_request
 
-__all__ = ["SIGNATURES", "ExampleRequest", "example_request", "export", "export_run"]
+__all__ = ["ExampleRequest", "example_request", "export", "export_run"]

@@ -13,6 +13,8 @@ import numpy as np
 # message L { repeated bytes examples = 1; optional bytes context = 2; }. Bytes and messages are the
 # same on the wire.
 LIST_MESSAGE = "L"
+# The feature of an Example that holds all numbers, where features have no names.
+DENSE = "features"
 
 
 def list_descriptor() -> str:

@@ -13,6 +13,13 @@ from tfrankloss.serving import messages
 
 Inputs = dict[str, dict[str, Any]]
 
+CARD = "model_card.json"
+
+
+def versions(root: Path) -> list[int]:
+    """The numbers of the versions in a folder."""
+    return [int(x.name) for x in root.glob("*") if x.name.isascii() and x.name.isdigit()]
+
 
 class ExampleRequest(NamedTuple):
     """The same request in two forms.
@@ -34,7 +41,7 @@ def example_inputs(width: int, feature_names: Sequence[str] | None) -> Inputs:
     features = np.round(np.linspace(0.0, 1.0, 2 * width), 3).reshape(1, 2, width)
     mask = np.ones((1, 2), bool)
     if feature_names is None:
-        examples = [messages.example({"features": row}) for row in features[0]]
+        examples = [messages.example({messages.DENSE: row}) for row in features[0]]
     else:
         examples = [
             messages.example(dict(zip(feature_names, row, strict=True))) for row in features[0]
@@ -48,6 +55,8 @@ def example_inputs(width: int, feature_names: Sequence[str] | None) -> Inputs:
         "score_documents": {"features": features[0]},
         "predict_examples": {"examples": examples},
         "predict_elwc": {"examples": [messages.example_list(examples)]},
+        "tensorflow/serving/predict": {"inputs": [messages.example_list(examples)]},
+        "tensorflow/serving/regress": {"inputs": examples},
     }
 
 
@@ -66,13 +75,13 @@ def example_request(
     >>> serving.example_request(folder, "score_documents").rest
     '{"signature_name": "score_documents", "inputs": {"features": [[0.0, 0.333], [0.667, 1.0]]}}'
     """
-    folder = Path(path)
-    if not (folder / "model_card.json").is_file():
-        versions = [x for x in folder.glob("[0-9]*") if (x / "model_card.json").is_file()]
-        if not versions:
+    folder = Path(path).resolve()
+    if not (folder / CARD).is_file():
+        numbers = versions(folder)
+        if not numbers:
             raise FileNotFoundError(f"There is no exported model. Received: {path}")
-        folder = max(versions, key=lambda version: int(version.name))
-    card = json.loads((folder / "model_card.json").read_text())
+        folder = folder / str(max(numbers))
+    card = json.loads((folder / CARD).read_text())
     check_choice("signature", signature, tuple(card["signatures"]))
     body = card["signatures"][signature]["example_request"]
     return ExampleRequest(json.dumps(body), _grpc(folder.parent.name, signature, card))

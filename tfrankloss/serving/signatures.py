@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tfrankloss.losses import RankingLoss
 from tfrankloss.serving import messages
 
 Tensor = Any
 
-DENSE_NAME = "features"
+# A NaN that no client sends by chance marks what an Example does not have.
+MISSING_BITS = 0x7FC0ABCD
+MISSING = float(np.array([MISSING_BITS], np.uint32).view(np.float32)[0])
 
 
 class Signatures:
@@ -39,6 +41,7 @@ class Signatures:
         mask = tf.TensorSpec((None, None), tf.bool, "mask")
         documents = tf.TensorSpec((None, self.width), tf.float32, "features")
         examples = tf.TensorSpec((None,), tf.string, "examples")
+        inputs = tf.TensorSpec((None,), tf.string, "inputs")
         return {
             "serving_default": (self.predict, [features]),
             "predict_masked": (self.predict_masked, [features, mask]),
@@ -47,6 +50,8 @@ class Signatures:
             "score_documents": (self.score_documents, [documents]),
             "predict_examples": (self.predict_examples, [examples]),
             "predict_elwc": (self.predict_elwc, [examples]),
+            "tensorflow/serving/predict": (self.predict_as_tf_ranking, [inputs]),
+            "tensorflow/serving/regress": (self.regress_as_tf_ranking, [inputs]),
         }
 
     def predict(self, features: Tensor) -> dict[str, Tensor]:
@@ -92,28 +97,37 @@ class Signatures:
             context = tf.where(has_context, contexts, tf.fill(tf.shape(has_context), ""))
             of_lists = self._parsed(tf.reshape(context[:, :1], (-1,)))
             of_rows = tf.gather(of_lists, tf.where(mask)[:, 0])
-            rows = tf.where(tf.math.is_nan(rows), of_rows, rows)
+            rows = tf.where(_is_missing(rows), of_rows, rows)
         rows = self._complete(rows)
         shape = tf.concat([tf.shape(documents), [self.width]], axis=0)
         features = tf.scatter_nd(tf.where(mask), rows, tf.cast(shape, tf.int64))
         features = tf.ensure_shape(features, (None, None, self.width))
         return {"scores": self._scores(features, mask)}
 
+    def predict_as_tf_ranking(self, inputs: Tensor) -> dict[str, Tensor]:
+        """`predict_elwc` under the names that TF-Ranking's exports have."""
+        return {"outputs": self.predict_elwc(inputs)["scores"]}
+
+    def regress_as_tf_ranking(self, inputs: Tensor) -> dict[str, Tensor]:
+        """Scores `[N]` of Examples, each a list of its own, as TF-Ranking's exports have them."""
+        rows = self._complete(self._parsed(inputs))
+        return {"outputs": self.predict(rows[:, None])["scores"][:, 0]}
+
     def _parsed(self, examples: Tensor) -> Tensor:
-        """The features `[N, F]` of serialised Examples; NaN for a name that is not there."""
+        """The features `[N, F]` of serialised Examples; `MISSING` for a name that is not there."""
         if self._names is None:
-            form = {DENSE_NAME: tf.io.FixedLenFeature((self.width,), tf.float32)}
-            return tf.io.parse_example(examples, form)[DENSE_NAME]
-        form = {name: tf.io.FixedLenFeature((), tf.float32, float("nan")) for name in self._names}
+            form = {messages.DENSE: tf.io.FixedLenFeature((self.width,), tf.float32)}
+            return tf.io.parse_example(examples, form)[messages.DENSE]
+        form = {name: tf.io.FixedLenFeature((), tf.float32, MISSING) for name in self._names}
         columns = tf.io.parse_example(examples, form)
         return tf.stack([columns[name] for name in self._names], axis=1)
 
     def _complete(self, rows: Tensor) -> Tensor:
         if self._names is None:
             return rows
-        missing = tf.reduce_any(tf.math.is_nan(rows), axis=0)
+        missing = tf.reduce_any(_is_missing(rows), axis=0)
         named = tf.strings.reduce_join(tf.boolean_mask(self._names, missing), separator=", ")
-        message = ["Every example must have all features, as numbers. Missing:", named]
+        message = ["Every example must have all features. Missing:", named]
         with tf.control_dependencies([tf.debugging.Assert(~tf.reduce_any(missing), message)]):
             return tf.identity(rows)
 
@@ -132,10 +146,14 @@ class Signatures:
         if isinstance(self._model.input, dict):
             inputs = {"features": features, **({"mask": mask} if self._takes_mask else {})}
         scores = tf.cast(self._model(inputs, training=False), tf.float32)
-        if isinstance(self._model.loss, RankingLoss) and len(scores.shape) == 3:
+        if len(scores.shape) == 3 and scores.shape[2] == 1:
+            scores = scores[:, :, 0]
+        elif len(scores.shape) == 3:
             scores = self._model.loss.ranking_scores(scores)
-        scores = tf.reshape(scores, tf.shape(mask))
-        return tf.where(mask, scores, -float("inf"))
+        finite = tf.reduce_all(tf.math.is_finite(scores) | ~mask)
+        message = ["The model's score of these features is not a finite number."]
+        with tf.control_dependencies([tf.debugging.Assert(finite, message)]):
+            return tf.where(mask, scores, -float("inf"))
 
     def _ranked(self, scores: Tensor) -> dict[str, Tensor]:
         size = tf.shape(scores)[1]
@@ -151,7 +169,12 @@ def features_input(model: keras.Model) -> Any:
     return given["features"] if isinstance(given, dict) else given
 
 
+def _is_missing(x: Tensor) -> Tensor:
+    return tf.equal(tf.bitcast(x, tf.int32), MISSING_BITS)
+
+
 def _same_lists(features: Tensor, mask: Tensor) -> Tensor:
+    mask = tf.ensure_shape(mask, (None, None), name="mask")
     same = tf.reduce_all(tf.equal(tf.shape(features)[:2], tf.shape(mask)))
     message = [
         "mask must have the shape [batch, list] of the features. Received:",
