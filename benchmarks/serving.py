@@ -30,8 +30,8 @@ SIZES = (100, 1000)
 def main() -> None:
     """Runs the comparison."""
     parser = argparse.ArgumentParser(prog="benchmarks.serving", description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20, help="interleaved rounds")
-    parser.add_argument("--requests", type=int, default=10, help="per round")
+    parser.add_argument("--rounds", type=int, default=50, help="interleaved rounds")
+    parser.add_argument("--requests", type=int, default=20, help="per round")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--update-readme", action="store_true", help="put the table there")
     options = parser.parse_args()

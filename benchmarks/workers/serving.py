@@ -4,6 +4,7 @@
 seconds of n requests. Every worker runs on one core.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -73,14 +74,19 @@ def lightgbm(path: str, features: np.ndarray) -> Request:
     return lambda: booster.predict(features, num_threads=1)
 
 
-LIBRARIES = {"ours": ours, "ours_products": ours_products, "lightgbm": lightgbm}
+LIBRARIES = {
+    "ours": (ours, "tensorflow"),
+    "ours_products": (ours_products, "numpy"),
+    "lightgbm": (lightgbm, "lightgbm"),
+}
 
 
 def main() -> None:
     """Answers requests until the input ends."""
     replies = reply_stream()
-    make = LIBRARIES[sys.argv[1]]
-    print(json.dumps({"versions": {"numpy": np.__version__}}), file=replies, flush=True)
+    make, module = LIBRARIES[sys.argv[1]]
+    versions = {module: importlib.import_module(module).__version__}
+    print(json.dumps({"versions": versions}), file=replies, flush=True)
     request: Request = lambda: None  # noqa: E731
     for line in sys.stdin:
         asked = json.loads(line)

@@ -150,7 +150,7 @@ def tensorflow_ranking_padded(lists: Lists, loss: str) -> Training:
         dense = labels.to_tensor(-1.0)
         return {"features": features.to_tensor(), "mask": dense >= 0}, dense
 
-    dataset = _ragged_batches(lists).map(pad).prefetch(tf.data.AUTOTUNE)
+    dataset = _prefetched(_ragged_batches(lists).map(pad))
     return Training(model, lambda epoch: dataset, lambda inputs, labels: int(np.prod(labels.shape)))
 
 
@@ -167,7 +167,7 @@ def tensorflow_ranking_ragged(lists: Lists, loss: str) -> Training:
         optimizer=tf.keras.optimizers.Adam(LEARNING_RATE),
         loss=_tensorflow_ranking_loss(loss, ragged=True),
     )
-    dataset = _ragged_batches(lists).prefetch(tf.data.AUTOTUNE)
+    dataset = _prefetched(_ragged_batches(lists))
     return Training(model, lambda epoch: dataset, lambda inputs, labels: len(labels.flat_values))
 
 
