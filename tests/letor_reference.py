@@ -64,7 +64,8 @@ def read(text: bytes, num_features: int | None = None, nonfinite: bool = False) 
         if row is None or (rows and (row[1] is None) != (rows[0][1] is None)):
             raise LineError(number)
         found = re.search(rb"docid[ \t]*=[ \t]*([^ \t]+)", comment)
-        rows.append((*row, found[1].decode("utf-8", "backslashreplace") if found else ""))
+        name = found[1].decode("utf-8", "backslashreplace") if found else ""
+        rows.append((*row, name.replace("\0", "\\x00")))  # NumPy cuts zeros off
     if not rows or rows[0][1] is None:  # there is no file with the sizes of the lists
         raise LineError(0)
     indices = [index for row in rows for index in row[2]]

@@ -463,7 +463,7 @@ class _Assembly:
         documents = None
         if self._documents:
             self._documents += [b""] * (self._rows - len(self._documents))
-            documents = np.array([x.decode("utf-8", "backslashreplace") for x in self._documents])
+            documents = np.array([_document_name(x) for x in self._documents])
         if self._queries[0] is None:
             splits = splits_of(self._list_sizes())
             ids = np.arange(len(splits) - 1)
@@ -520,6 +520,11 @@ class _Assembly:
         lists = np.searchsorted(np.cumsum(sizes), [row for _, row, _ in self._bad], side="right")
         np.subtract.at(sizes, lists, 1)
         return sizes[sizes > 0]
+
+
+def _document_name(name: bytes) -> str:
+    """As text; what is no text is escaped, and so is the zero that NumPy would cut off."""
+    return name.decode("utf-8", "backslashreplace").replace("\0", "\\x00")
 
 
 def query_names(queries: list[bytes]) -> np.ndarray:
