@@ -60,6 +60,12 @@ def test_train_evaluate_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -
     by_document = {line.split("\t")[1]: float(line.split("\t")[2]) for line in lines[1:]}
     for words in trec:
         assert float(words[4]) == pytest.approx(by_document[words[2]], rel=1e-6)
+    cli.main(["export", "run", "ranker", "--top-k", "3", "--version", "4"])
+    assert "curl localhost:8501/v1/models/ranker:predict" in capsys.readouterr().out
+    card = json.loads(Path("ranker/4/model_card.json").read_text())
+    assert (card["top_k"], card["metrics"]) == (3, results["metrics"])
+    assert "never overwritten" in fails(["export", "run", "ranker", "--version", "4"], capsys)
+    assert "no trained model" in fails(["export", "absent", "ranker"], capsys)
 
 
 def test_one_file_and_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
