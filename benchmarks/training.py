@@ -138,7 +138,7 @@ def training_table(records: dict[str, Any]) -> list[str]:
                 ]
             )
     header = ["loss", "training", "documents per second", "per second of a core"]
-    header += ["padding in the network", "of the ceiling", "tfrankloss ÷ it"]
+    header += ["padding in the batches", "of the ceiling", "tfrankloss ÷ it"]
     return report.markdown_table(header, rows)
 
 

@@ -59,7 +59,7 @@ class Training:
 
     model: Any
     batches: Callable[[int], Any]
-    rows: Callable[[Any, Any], int]  # rows that the network computes for inputs and labels
+    rows: Callable[[Any, Any], int]  # of a batch of inputs and labels, with padding
 
     def epoch(self, number: int) -> float:
         """Trains on all documents once and returns the loss."""
