@@ -1,6 +1,7 @@
 """Comparing losses: folds, significance, the page and its pictures."""
 
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -182,9 +183,11 @@ def test_line_chart() -> None:
 
 @pytest.mark.parametrize("values", [[], [1.0], [0.0, 0.0], [1e-9, 1e9], [float("nan"), 2.0]])
 def test_charts_of_few_or_odd_numbers(values: list[float]) -> None:
-    ElementTree.fromstring(charts.line_chart("title", {"name": values}))
+    finite = [x for x in values if math.isfinite(x)]
+    assert len(points(charts.line_chart("title", {"name": values}))) == len(finite)
     rows = {str(number): (x, x, x) for number, x in enumerate(values)}
-    ElementTree.fromstring(charts.interval_chart("title", rows))
+    picture = ElementTree.fromstring(charts.interval_chart("title", rows))
+    assert len(list(picture.iter(f"{SVG}circle"))) == len(finite)
 
 
 def test_interval_chart() -> None:
