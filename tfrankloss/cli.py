@@ -119,7 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
     exporting.add_argument("path", type=Path, help="folder of the versions")
     exporting.add_argument("--version", type=int, help="default the next number")
     exporting.add_argument("--top-k", type=int, help="documents that `rank` returns; default all")
-    exporting.add_argument("--feature-names", type=names, help="of the features of an Example")
+    exporting.add_argument("--feature-names", type=names, help="in an Example, by column: a,b,...")
     exporting.add_argument("--no-warmup", action="store_true", help="without warm-up requests")
     exporting.set_defaults(run_command=run_export)
 

@@ -140,7 +140,8 @@ class Signatures:
             "features must be finite numbers. NaN or infinity in the columns:",
             tf.where(broken)[:, 0],
         ]
-        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(inside), message)]):
+        checked = tf.debugging.Assert(tf.reduce_all(inside), message, summarize=100)
+        with tf.control_dependencies([checked]):
             features = tf.where(mask[:, :, None], features, tf.zeros_like(features))
         inputs: Any = features
         if isinstance(self._model.input, dict):
