@@ -73,6 +73,38 @@ def test_padding_stays_out_of_the_statistics() -> None:
     np.testing.assert_allclose(variance, 0.999 + 0.001 * documents.var(axis=0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["feedforward", "gam", "self_attention"])
+def test_a_compiled_step_learns_the_same(name: str) -> None:
+    """Inside XLA padding has rows of its own, outside it has none."""
+    options = {key: value for key, value in SMALL[name].items() if key not in ("dropout", "noise")}
+    if name != "gam":
+        options["dropout"] = 0.0
+    if name == "self_attention":
+        options["noise"] = 0.0
+    inputs = lists()
+    inputs["features"][~inputs["mask"]] = 1e3
+    labels = np.where(inputs["mask"], np.arange(5) % 2, -1).astype(np.float32)
+    learnt = []
+    for compiled in (False, True):
+        keras.utils.set_random_seed(0)
+        model = models.get(name, FEATURES, **options)
+        optimizer = keras.optimizers.SGD(0.1)
+        model.compile(optimizer, losses.PointwiseSquaredLoss(), jit_compile=compiled)
+        model.fit(inputs, labels, epochs=3, batch_size=3, verbose=0)
+        learnt.append(model.get_weights())
+    for first, second in zip(*learnt, strict=True):
+        np.testing.assert_allclose(first, second, rtol=2e-3, atol=2e-4)
+
+
+def test_a_batch_of_padding_alone() -> None:
+    model = models.feedforward(FEATURES, hidden=(4,), dropout=0.0)
+    inputs = lists()
+    inputs["mask"][:] = False
+    assert not keras.ops.convert_to_numpy(model(inputs, training=True)).any()
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    assert scores(model, {key: value[:0] for key, value in inputs.items()}).shape == (0, 5)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_padding_changes_no_score(name: str) -> None:
     model = small_model(name)

@@ -19,6 +19,7 @@ NAME = keras.backend.backend()
 
 if NAME == "tensorflow":
     import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
 elif NAME == "jax":
     import jax
 else:
@@ -117,6 +118,25 @@ def with_gradient(kernel: Callable[[Array], tuple[Array, Array]], x: Array) -> A
         return values, backward
 
     return call(x)
+
+
+def shapes_must_be_static() -> bool:
+    """Whether the program that is being traced must know all sizes: on JAX, and inside XLA."""
+    if NAME != "tensorflow":
+        return True
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def pack(x: Array, mask: Array) -> Array:
+    """The entries of `x [batch, list, ...]` whose mask is True, one below the other."""
+    return tf.gather_nd(x, tf.where(mask))
+
+
+def unpack(x: Array, mask: Array) -> Array:
+    """Puts what `pack` took back to its places in `[batch, list, ...]`, with 0 elsewhere."""
+    shape = tf.concat([tf.shape(mask), tf.shape(x)[1:]], axis=0)
+    shape = tf.cast(shape, tf.int64)
+    return tf.ensure_shape(tf.scatter_nd(tf.where(mask), x, shape), [*mask.shape, *x.shape[1:]])
 
 
 def keras_mask(x: Any) -> Array | None:

@@ -214,7 +214,11 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
     dataset = tf.data.Dataset.from_generator(elements, output_signature=_element(plan, specs))
     cardinality = tf.data.INFINITE_CARDINALITY if plan.repeat else count
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    # Two batches ahead, not as many as TensorFlow finds best: its tuning thread sleeps ever longer,
+    # and now and then an epoch ends only when it wakes.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(2).with_options(options)
 
 
 def _element(plan: BatchPlan, parts: dict[str, Any]) -> Any:

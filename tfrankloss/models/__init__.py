@@ -6,7 +6,14 @@
 (None, None)
 """
 
-from tfrankloss.models.layers import FeatureNoise, FeatureTowers, ListAttention, MaskScores
+from tfrankloss.models.layers import (
+    DocumentBatchNorm,
+    FeatureNoise,
+    FeatureTowers,
+    ListAttention,
+    ListScores,
+    RealDocuments,
+)
 from tfrankloss.models.networks import (
     MODELS,
     SIGIR2022_DROPPED,
@@ -25,10 +32,12 @@ __all__ = [
     "MODELS",
     "SIGIR2022_DROPPED",
     "SIGIR2022_KEPT",
+    "DocumentBatchNorm",
     "FeatureNoise",
     "FeatureTowers",
     "ListAttention",
-    "MaskScores",
+    "ListScores",
+    "RealDocuments",
     "classification",
     "feedforward",
     "gam",

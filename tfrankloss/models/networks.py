@@ -12,7 +12,14 @@ from keras import ops
 
 from tfrankloss.core.backend import Array
 from tfrankloss.data.transforms import Log1p, QueryMinMax
-from tfrankloss.models.layers import FeatureNoise, FeatureTowers, ListAttention, MaskScores
+from tfrankloss.models.layers import (
+    DocumentBatchNorm,
+    FeatureNoise,
+    FeatureTowers,
+    ListAttention,
+    ListScores,
+    RealDocuments,
+)
 from tfrankloss.options import check_choice, check_fraction, check_integer
 
 Transform = Any  # a name of `TRANSFORMS`, None, a layer or several
@@ -62,10 +69,11 @@ def feedforward(
     804385
     """
     features, mask, x = _inputs(num_features, transform, noise)
+    rows, real = RealDocuments(name="documents")(x, mask)
     if batch_norm_momentum is not None and input_batch_norm:
-        x = _batch_norm(batch_norm_momentum, "input_batch_norm")(x, mask=mask)
-    x = _tower(x, mask, hidden, dropout, batch_norm_momentum, activation)
-    return _model("feedforward", features, mask, _scores(x, mask, outputs))
+        rows = _batch_norm(batch_norm_momentum, "input_batch_norm")(rows, mask=real)
+    rows = _tower(rows, real, hidden, dropout, batch_norm_momentum, activation)
+    return _model("feedforward", features, mask, _list_scores(rows, mask, outputs))
 
 
 def linear(num_features: int, transform: Transform = None) -> keras.Model:
@@ -79,7 +87,8 @@ def linear(num_features: int, transform: Transform = None) -> keras.Model:
     4
     """
     features, mask, x = _inputs(num_features, transform)
-    return _model("linear", features, mask, _scores(x, mask))
+    rows, _ = RealDocuments(name="documents")(x, mask)
+    return _model("linear", features, mask, _list_scores(rows, mask))
 
 
 def ranknet(
@@ -100,8 +109,9 @@ def ranknet(
     221
     """
     features, mask, x = _inputs(num_features, transform)
-    x = _tower(x, mask, hidden, 0.0, None, activation)
-    return _model("ranknet", features, mask, _scores(x, mask))
+    rows, real = RealDocuments(name="documents")(x, mask)
+    rows = _tower(rows, real, hidden, 0.0, None, activation)
+    return _model("ranknet", features, mask, _list_scores(rows, mask))
 
 
 def self_attention(
@@ -142,15 +152,18 @@ def self_attention(
     if not hidden:
         raise ValueError(f"self_attention needs a hidden layer. Received: hidden={hidden!r}")
     features, mask, x = _inputs(num_features, transform, noise)
+    rows, real = RealDocuments(name="documents")(x, mask)
     if batch_norm_momentum is not None:
-        x = _batch_norm(batch_norm_momentum, "input_batch_norm")(x, mask=mask)
-    single = _tower(x, mask, hidden, dropout, batch_norm_momentum, activation)
-    others = keras.layers.Dense(hidden[-1], name="to_attention")(x)
+        rows = _batch_norm(batch_norm_momentum, "input_batch_norm")(rows, mask=real)
+    single = _tower(rows, real, hidden, dropout, batch_norm_momentum, activation)
+    others = keras.layers.Dense(hidden[-1], name="to_attention")(rows)
+    others = ListScores(name="lists")(others, mask)
     for number in range(layers):
         attention = ListAttention(heads, head_units, dropout, name=f"attention_{number + 1}")
         others = attention(others, mask=mask)
-    crossed = single + single * others
-    return _model("self_attention", features, mask, _scores(crossed, mask))
+    attended, _ = RealDocuments(name="attended_documents")(others, mask)
+    crossed = single + single * attended
+    return _model("self_attention", features, mask, _list_scores(crossed, mask))
 
 
 def gam(
@@ -175,12 +188,13 @@ def gam(
     39
     """
     features, mask, x = _inputs(num_features, transform)
+    rows, real = RealDocuments(name="documents")(x, mask)
     if batch_norm_momentum is not None:
-        x = _batch_norm(batch_norm_momentum, "input_batch_norm")(x, mask=mask)
-    parts = FeatureTowers(hidden, activation, name="sub_scores")(x)
-    total = ops.sum(ops.cast(parts, "float32"), axis=-1)  # as `_scores`, whatever the policy
-    scores = MaskScores(name="scores", dtype="float32")(total, mask=mask)
-    return _model("gam", features, mask, scores)
+        rows = _batch_norm(batch_norm_momentum, "input_batch_norm")(rows, mask=real)
+    rows = FeatureTowers(hidden, activation, name="towers")(rows)
+    # In float32 whatever the policy, as all scores.
+    parts = ListScores(name="sub_scores", dtype="float32")(rows, mask)
+    return _model("gam", features, mask, ops.sum(parts, axis=-1))
 
 
 def sub_scores(model: keras.Model) -> keras.Model:
@@ -230,12 +244,12 @@ def _batch_norm(momentum: float, name: str) -> keras.layers.Layer:
     check_fraction("batch_norm_momentum", momentum)
     # That of the input may see raw features, which are too large for half types.
     dtype = "float32" if name == "input_batch_norm" else None
-    return keras.layers.BatchNormalization(momentum=momentum, name=name, dtype=dtype)
+    return DocumentBatchNorm(momentum=momentum, name=name, dtype=dtype)
 
 
 def _tower(
-    x: Array,
-    mask: Array,
+    rows: Array,
+    real: Array,
     hidden: Sequence[int],
     dropout: float | Sequence[float],
     momentum: float | None,
@@ -251,21 +265,21 @@ def _tower(
         )
     for number, (units, rate) in enumerate(zip(hidden, rates, strict=True), start=1):
         check_integer("hidden", units, minimum=1)
-        x = keras.layers.Dense(units, name=f"dense_{number}")(x)
+        rows = keras.layers.Dense(units, name=f"dense_{number}")(rows)
         if momentum is not None:
-            x = _batch_norm(momentum, f"batch_norm_{number}")(x, mask=mask)
-        x = keras.layers.Activation(activation, name=f"{activation}_{number}")(x)
+            rows = _batch_norm(momentum, f"batch_norm_{number}")(rows, mask=real)
+        rows = keras.layers.Activation(activation, name=f"{activation}_{number}")(rows)
         if rate:
             check_fraction("dropout", rate)
-            x = keras.layers.Dropout(rate, name=f"dropout_{number}")(x)
-    return x
+            rows = keras.layers.Dropout(rate, name=f"dropout_{number}")(rows)
+    return rows
 
 
-def _scores(x: Array, mask: Array, outputs: int | None = None) -> Array:
+def _list_scores(rows: Array, mask: Array, outputs: int | None = None) -> Array:
     """The last layer, in float32 whatever the policy: losses want more than half precision."""
-    x = keras.layers.Dense(outputs or 1, dtype="float32", name="output")(x)
-    x = x if outputs else ops.squeeze(x, axis=-1)
-    return MaskScores(name="scores", dtype="float32")(x, mask=mask)
+    rows = keras.layers.Dense(outputs or 1, dtype="float32", name="output")(rows)
+    rows = rows if outputs else ops.squeeze(rows, axis=-1)
+    return ListScores(name="scores", dtype="float32")(rows, mask)
 
 
 def _model(name: str, features: Array, mask: Array, scores: Array) -> keras.Model:
