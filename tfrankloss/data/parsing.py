@@ -218,7 +218,13 @@ class _Parser:
             # What the first good line is like, Python finds out.
             if self._kernel and self._named is not None and chunk.rows < chunk.capacity:
                 chunk.rows, at, passed = self._kernel(
-                    padded, at, chunk.rows, self._rules.lowest, self._named, *chunk.arrays()
+                    padded,
+                    at,
+                    chunk.rows,
+                    self._rules.lowest,
+                    self._named,
+                    self._options.missing_value,
+                    *chunk.arrays(),
                 )
                 block.lines += passed
             if at >= len(text) - PADDING or chunk.rows == chunk.capacity:
@@ -252,7 +258,6 @@ class _Chunk:
     """Arrays for some rows, and what the kernel could not read into them."""
 
     def __init__(self, features: np.ndarray, missing_value: float) -> None:
-        features.fill(missing_value)
         self.features = features
         self.capacity, width = features.shape
         self.width = width

@@ -25,8 +25,8 @@ SPLIT = re.compile(
 )
 # A file that changed less than this before it was read may change again within the same tick.
 TICK = 2_000_000_000
-# Zero bytes behind a piece of text, so that a kernel may read eight bytes from any place in it.
-PADDING = 8
+# Zero bytes behind a piece of text, so that a kernel may read sixteen bytes from any place in it.
+PADDING = 16
 DAMAGED = (
     EOFError,
     zlib.error,
