@@ -1,8 +1,8 @@
 """From text to rows: blocks are parsed by several threads and put together in their order.
 
-A block is some megabytes that end with a line. The compiled kernel runs without Python's lock, and
-rows are appended to the cache file or to memory as they come, so that no more than the result and a
-few blocks are ever held.
+A block is about a megabyte that ends with a line. The compiled kernel runs without Python's lock,
+and rows are appended to the cache file or to memory as they come, so that no more than the result
+and a few blocks are ever held.
 """
 
 import functools
@@ -22,7 +22,7 @@ from tfrankloss.data.ranking_data import RankingData, group, splits_of
 from tfrankloss.data.sources import PADDING, Source
 from tfrankloss.progress import Progress
 
-BLOCK = 1 << 22
+BLOCK = 1 << 20
 # Numbers in the features of one chunk of rows.
 CHUNK = 1 << 19
 # Below this size compiled code would take longer to load than plain Python takes to read.
@@ -181,26 +181,28 @@ class _Parser:
         self._width = 1 if options.num_features is None else self._rules.highest + 1
         self._named: bool | None = None  # whether lines have qid:, as the first good one decides
         self._spare: deque[np.ndarray] = deque()  # new memory costs more than to fill old
+        self.spare_texts: deque[bytearray] = deque()
 
-    def parse(self, text: bytearray) -> _Block:
+    def parse(self, text: bytearray, end: int) -> _Block:
         """All rows of a block, or those before the first error."""
         block = _Block()
-        padded = np.frombuffer(text, np.uint8)
+        padded = np.frombuffer(text, np.uint8, end + PADDING)
         at, finished = 0, False
         while not finished:
             block.width = max(block.width, self._width)
-            rows = max(1, min(len(text) // SHORTEST_LINE, CHUNK // block.width))
+            rows = max(1, min(end // SHORTEST_LINE, CHUNK // block.width))
             chunk = _Chunk(self._buffer(rows, block.width), self._options.missing_value)
             at, finished = self._fill(chunk, block, text, padded, at)
             chunk.add_to(block, text)
             block.width = max(block.width, chunk.width)
         self._width = max(self._width, block.width)
+        self.spare_texts.append(text)
         return block
 
     def _buffer(self, rows: int, width: int) -> np.ndarray:
         try:
             while True:
-                buffer = self._spare.popleft()
+                buffer = self._spare.pop()
                 if buffer.shape == (rows, width):
                     return buffer
         except IndexError:  # there are no more
@@ -227,8 +229,8 @@ class _Parser:
                     *chunk.arrays(),
                 )
                 block.lines += passed
-            if at >= len(text) - PADDING or chunk.rows == chunk.capacity:
-                return at, at >= len(text) - PADDING
+            if at >= len(padded) - PADDING or chunk.rows == chunk.capacity:
+                return at, at >= len(padded) - PADDING
             end = text.index(b"\n", at)
             line = bytes(text[at:end]).removesuffix(b"\r")
             chunk.features[chunk.rows] = self._options.missing_value
@@ -362,11 +364,12 @@ def parse_source(source: Source, options: Options, sink: Sink, progress: bool) -
             add(future.result(), position)
 
         try:
-            for number, (text, position) in enumerate(source.blocks(BLOCK, sink.digest)):
+            blocks = source.blocks(BLOCK, sink.digest, parser.spare_texts)
+            for number, (text, end, position) in enumerate(blocks):
                 if number == 0:  # alone: it tells the others what lines are like
-                    add(parser.parse(text), position)
+                    add(parser.parse(text, end), position)
                     continue
-                waiting.append((pool.submit(parser.parse, text), position))
+                waiting.append((pool.submit(parser.parse, text, end), position))
                 if len(waiting) > threads:
                     add_next()
             while waiting:

@@ -9,6 +9,7 @@ import re
 import time
 import zipfile
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ SPLIT = re.compile(
 TICK = 2_000_000_000
 # Zero bytes behind a piece of text, so that a kernel may read sixteen bytes from any place in it.
 PADDING = 16
+# Bytes of the first piece, on which others may have to wait.
+FIRST = 1 << 18
 DAMAGED = (
     EOFError,
     zlib.error,
@@ -61,13 +64,17 @@ class Source:
                 return archive.getinfo(self.member).file_size
         return self.path.stat().st_size
 
-    def blocks(self, size: int, digest: bool = True) -> Iterator[tuple[bytearray, int]]:
-        """Pieces of text of about `size` bytes, and how far the file is read.
+    def blocks(
+        self, size: int, digest: bool = True, spare: deque[bytearray] | None = None
+    ) -> Iterator[tuple[bytearray, int, int]]:
+        """Pieces of text of at most `size` bytes: where each is, its end, how far the file is read.
 
-        Each ends with a newline and `PADDING` bytes.
+        Each ends with a newline, behind which stand `PADDING` bytes. What the caller puts into
+        `spare` is written over: new memory costs as much as the reading.
         """
         self._key = self._state()
         hashed = hashlib.sha1(usedforsecurity=False)
+        spare = deque() if spare is None else spare
         try:
             with open(self.path, "rb") as file:
                 stream = self._decompressed(file)
@@ -76,26 +83,28 @@ class Source:
                 while True:
                     # Read into place, behind what is left over: text is copied once. A line longer
                     # than a block is read in steps that grow.
-                    text = bytearray(len(rest) + max(size, len(rest)))
+                    room = max(min(size, FIRST) if first else size, 2 * len(rest))
+                    text = _buffer(spare, room + PADDING)
                     text[: len(rest)] = rest
-                    with memoryview(text)[len(rest) :] as free:
+                    with memoryview(text)[len(rest) : room] as free:
                         count = stream.readinto(free)  # type: ignore[attr-defined]
                         if digest:
                             hashed.update(free[:count])
-                    del text[len(rest) + count :]
-                    if first and text.startswith(b"\xef\xbb\xbf"):
+                    end = len(rest) + count
+                    if first and text.startswith(b"\xef\xbb\xbf", 0, end):
                         del text[:3]
+                        end -= 3
                     first = False
                     if not count:
                         break
-                    cut = text.rfind(b"\n") + 1
-                    rest = bytes(text[cut:])
+                    cut = text.rfind(b"\n", 0, end) + 1
+                    rest = bytes(text[cut:end])
                     if cut:
-                        del text[cut:]
-                        text += bytes(PADDING)
-                        yield text, stream.tell() if self.member else file.tell()
+                        text[cut : cut + PADDING] = bytes(PADDING)
+                        yield text, cut, stream.tell() if self.member else file.tell()
                 if rest:
-                    yield bytearray(rest + b"\n" + bytes(PADDING)), self.size()
+                    text = bytearray(rest + b"\n" + bytes(PADDING))
+                    yield text, len(rest) + 1, self.size()
         except DAMAGED as error:
             raise self._damaged(error) from error
         except OSError as error:
@@ -214,6 +223,15 @@ def find_sources(path: PathLike | Sequence[PathLike]) -> dict[str, list[Source]]
         if parent.suffix.lower() == ".zip" and parent.is_file():
             return _in_zip(parent, path.relative_to(parent).as_posix())
     raise FileNotFoundError(f"There is no such file or folder. Received: path={str(path)!r}")
+
+
+def _buffer(spare: deque[bytearray], length: int) -> bytearray:
+    """Memory of at least this length, of the spare one if that is long enough."""
+    while spare:
+        text = spare.pop()
+        if len(text) >= length:
+            return text
+    return bytearray(length)
 
 
 def _in_zip(path: Path, inside: str) -> dict[str, list[Source]]:
