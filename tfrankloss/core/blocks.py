@@ -28,6 +28,8 @@ from tfrankloss.core.backend import ROW_BLOCK, Array
 # are written out. Both compile faster.
 SHORT_LIST = 16
 MEDIUM_LIST = 64
+# From this many documents on a visit takes long enough with a quarter of the rows, too.
+LARGE_BATCH = 1 << 14
 
 
 class Documents(SimpleNamespace):
@@ -100,7 +102,7 @@ class Factor(NamedTuple):
 def pad_to_rows(documents: Documents) -> Documents:
     """Pads lists of a static size with zeros, so that `sum_over_rows` has whole visits."""
     size = documents.score.shape[1]
-    amount = 0 if size is None else -size % _rows_per_visit(size)
+    amount = 0 if size is None else -size % _rows_per_visit(documents)
     return documents.map(lambda x: ops.pad(x, ((0, 0), (0, amount))), lambda x: x.padded(amount))
 
 
@@ -128,7 +130,7 @@ def sum_over_rows(
     length = ops.shape(rows.score)[1]
     # Operation by operation, rows that are written out would only be more operations.
     compact = compact or not config.xla_enabled() or (size is not None and size <= SHORT_LIST)
-    step = _rows_per_visit(size)
+    step = _rows_per_visit(rows)
     visits = length // step
     if top is not None and (size is None or top < size):
         step = min(step, top)
@@ -153,7 +155,10 @@ def sum_over_rows(
     return ops.fori_loop(0, visits, add, (ops.zeros_like(columns.score),) * sums)
 
 
-def _rows_per_visit(size: int | None) -> int:
+def _rows_per_visit(documents: Documents) -> int:
+    batch, size = documents.score.shape
+    if size is not None and size > SHORT_LIST and (batch or 0) * size >= LARGE_BATCH:
+        return ROW_BLOCK // 4
     if size is None or size > MEDIUM_LIST:
         return ROW_BLOCK
     return ROW_BLOCK // 2 if size > SHORT_LIST else max(size, 1)

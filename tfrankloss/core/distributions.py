@@ -105,6 +105,18 @@ def _weighted_powers(scores: Array, tails: Array, weights: Array) -> Array:
     return ops.where(present, ops.exp(exponent), ops.zeros_like(exponent))
 
 
+def tail_curvature(scores: Array, mask: Array, weights: Array) -> Array:
+    """The second derivative of `sum_r w_r log sum_{k >= r} e^s_k` by each score, for weights >= 0.
+
+    With `p_rk = e^(s_k - tail_r)` it is `sum_{r <= k} w_r p_rk (1 - p_rk)`.
+    """
+    tails = tail_log_sum_exp(scores, mask)
+    weights = ops.where(mask, weights, ops.zeros_like(weights))
+    first = _weighted_powers(scores, tails, weights)
+    second = _weighted_powers(2.0 * scores, 2.0 * tails, weights)
+    return ops.where(mask, ops.maximum(first - second, 0.0), ops.zeros_like(first))
+
+
 def log_add_exp(first: Array, second: Array) -> Array:
     """`log(e^a + e^b)`, where either may be `-inf`."""
     # By selection: TensorFlow's maximum and minimum of equal numbers share no gradient.

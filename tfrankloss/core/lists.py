@@ -38,6 +38,21 @@ class Lists(NamedTuple):
         return Lists(*(repeat_lists(x, times) for x in self))
 
 
+class Derivatives(NamedTuple):
+    """The value of each list, and its derivatives by the score of each document."""
+
+    values: Array  # [batch]
+    gradient: Array  # [batch, list]
+    curvature: Array | None = None  # [batch, list], the second derivatives, where asked for
+
+    def times(self, factor: Array) -> "Derivatives":
+        """All of them multiplied by a number per list, `[batch]`."""
+        gradient, curvature = (
+            None if x is None else factor[:, None] * x for x in (self.gradient, self.curvature)
+        )
+        return Derivatives(factor * self.values, gradient, curvature)
+
+
 def receive(
     y_true: Any,
     y_pred: Any,

@@ -35,7 +35,7 @@ from keras import ops
 
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import ByDistance, Documents, Factor, pad_to_rows, sum_over_rows
-from tfrankloss.core.lists import grades, score_range
+from tfrankloss.core.lists import Derivatives, grades, score_range
 
 # Beyond this the exponential loss goes on as a straight line: e^30 is about 1e13, so that a sum
 # over a billion pairs still fits float32.
@@ -132,21 +132,6 @@ class PairWeights(NamedTuple):
     reverse_weight: Array | None = None
 
 
-class PairSums(NamedTuple):
-    """Sums over pairs: the value of each list, and the derivatives for each document."""
-
-    values: Array  # [batch]
-    gradient: Array  # [batch, list]
-    curvature: Array | None  # [batch, list], where asked for
-
-    def times(self, factor: Array) -> "PairSums":
-        """The sums multiplied by a number per list, `[batch]`."""
-        gradient, curvature = (
-            None if x is None else factor[:, None] * x for x in (self.gradient, self.curvature)
-        )
-        return PairSums(factor * self.values, gradient, curvature)
-
-
 PairFactor = Callable[[Documents, Documents], Array]
 Weights = Callable[[Documents, Documents], PairWeights]
 
@@ -198,6 +183,13 @@ class Logistic(Phi):
         return bend, bend
 
 
+class LogisticForces(Logistic):
+    """As `Logistic`, with minus the slope in place of the value, which trees have no use for."""
+
+    def value(self, difference: Difference) -> tuple[Array, None]:
+        return difference.wrong, None
+
+
 class SoftZeroOne(Phi):
     """`1 / (1 + e^z)`."""
 
@@ -239,6 +231,20 @@ def directed(weight: PairFactor) -> Weights:
     return weights
 
 
+def nearest_first(weights: Weights) -> Weights:
+    """The weights divided by the document's `offset` plus the distance of the two scores."""
+
+    def divided(document: Documents, other: Documents) -> PairWeights:
+        pair = weights(document, other)
+        distance = other.offset + ops.abs(document.score - other.score)
+        return pair._replace(
+            weight=(1.0 if pair.weight is None else pair.weight) / distance,
+            reverse_weight=None if pair.reverse_weight is None else pair.reverse_weight / distance,
+        )
+
+    return divided
+
+
 def half_for_ties(document: Documents, other: Documents) -> PairWeights:
     """RankNet's target probabilities: 1 for the preferred document, one half where labels tie."""
     differ = document.index != other.index
@@ -268,7 +274,7 @@ def pair_sums(
     sigma: float = 1.0,
     top: int | None = None,
     curvature: bool = False,
-) -> PairSums:
+) -> Derivatives:
     """Sums `w_i w_ij phi(sigma (s_i - s_j))` over the pairs of each list.
 
     Args:
@@ -302,7 +308,7 @@ def pair_sums(
     else:
         results = sums(documents)
     values, gradient, *bend = (result[:, :size] for result in results)
-    return PairSums(
+    return Derivatives(
         ops.sum(values, axis=1), sigma * gradient, sigma * sigma * bend[0] if bend else None
     )
 

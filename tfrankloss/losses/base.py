@@ -9,7 +9,7 @@ from keras import ops
 
 from tfrankloss.core import backend, lists, noise, ranks
 from tfrankloss.core.backend import Array
-from tfrankloss.core.lists import Lists
+from tfrankloss.core.lists import Derivatives, Lists
 from tfrankloss.options import (
     ShowsArguments,
     arguments_from,
@@ -52,6 +52,9 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
     """
 
     outputs = 1
+    # Whether there is a closed form of the diagonal curvature, and whether that is above 0.
+    curved = False
+    convex = True
 
     def __init__(
         self, *, reduction: str | None = "mean", name: str | None = None, dtype: Any = None
@@ -76,6 +79,15 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
         return backend.value_and_gradient(
             lambda scores: self.per_list(lists._replace(scores=scores)), lists.scores
         )
+
+    def curvature(self, lists: Lists) -> Array:
+        """`[batch, list]`: the second derivative of a list's loss by each document's own score."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form of its curvature.")
+
+    def derivatives(self, lists: Lists, curvature: bool = False) -> Derivatives:
+        """Values `[batch]`, gradient `[batch, list]` and, where asked for, diagonal curvature."""
+        values, gradient = self.value_and_gradient(lists)
+        return Derivatives(values, gradient, self.curvature(lists) if curvature else None)
 
     def ranking_scores(self, y_pred: Array) -> Array:
         """What to sort documents by, `[...]`, from what the model gives them, `[..., outputs]`.

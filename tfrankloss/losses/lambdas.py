@@ -18,8 +18,8 @@ from keras import ops
 from tfrankloss.core import noise, pairs, ranks, swaps
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import ByDistance
-from tfrankloss.core.lists import Lists, mean_over_repeats, repeat_lists
-from tfrankloss.core.pairs import Documents, PairSums, Weights
+from tfrankloss.core.lists import Derivatives, Lists, mean_over_repeats, repeat_lists, score_range
+from tfrankloss.core.pairs import Documents, Weights
 from tfrankloss.losses.base import SampledLoss
 from tfrankloss.losses.pairwise import PairLoss, count_all_pairs, documents_of
 from tfrankloss.options import (
@@ -79,17 +79,31 @@ class RankWeightedLoss(PairLoss, SampledLoss):
         """The rank K if only pairs with one of the first K documents have a weight."""
         return None
 
-    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
+    def normalized_derivatives(self, lists: Lists) -> Derivatives:
+        """Gradient and curvature as LightGBM's `lambdarank_norm` has them; the values are forces.
+
+        The weight of a pair is divided by 0.01 plus the distance of its scores, and what comes out
+        for a list is multiplied by `log2(1 + S) / S`, where S is twice the sum of the forces (for a
+        logarithm to base e) of its pairs.
+        """
+        sums = self.pair_sums(lists, curvature=True, normalized=True)
+        force = 2.0 * self.sigma * math.log(2.0) * sums.values
+        factor = ranks.divide_no_nan(ops.log2(1.0 + force), force)
+        return self.reduced(sums.times(factor), lists)
+
+    def pair_sums(
+        self, lists: Lists, curvature: bool = False, normalized: bool = False
+    ) -> Derivatives:
         if not self.uses_ranks:
-            return self._sum(_documents(lists, lists.labels), curvature)
+            return self._sum(_documents(lists, lists.labels), curvature, normalized)
         samples = 1 if self.ranking == "sorted" else self.samples
         ranked = self._draw(lists)
         lists, gains = lists.repeat(samples), self.gains(lists)
         order = ranks.descending(ranked.scores, lists.mask)
         ordered = Lists(*(order.sort(x) for x in lists))
         gains = order.sort(repeat_lists(gains, samples))
-        sums = self._sum(_documents(ordered, gains), curvature)
-        return PairSums(
+        sums = self._sum(_documents(ordered, gains), curvature, normalized)
+        return Derivatives(
             mean_over_repeats(sums.values, samples),
             mean_over_repeats(order.unsort(sums.gradient), samples),
             None
@@ -97,11 +111,15 @@ class RankWeightedLoss(PairLoss, SampledLoss):
             else mean_over_repeats(order.unsort(sums.curvature), samples),
         )
 
-    def _sum(self, documents: Documents, curvature: bool) -> PairSums:
-        weights = self.weights(documents)
-        sums = pairs.pair_sums(
-            documents, pairs.Logistic(), weights, self.sigma, self.visited(), curvature
-        )
+    def _sum(self, documents: Documents, curvature: bool, normalized: bool) -> Derivatives:
+        weights, phi = self.weights(documents), pairs.Logistic()
+        if normalized:
+            middle, _ = score_range(documents.score, documents.mask)
+            other = ops.logical_and(documents.mask, documents.score != middle)
+            some = ops.any(other, axis=1, keepdims=True)
+            documents.offset = ops.where(some, 0.01, 1.0) + ops.zeros_like(documents.score)
+            weights, phi = pairs.nearest_first(weights), pairs.LogisticForces()
+        sums = pairs.pair_sums(documents, phi, weights, self.sigma, self.visited(), curvature)
         return sums.times(ops.full_like(sums.values, 1.0 / math.log(2.0)))
 
     def _draw(self, lists: Lists) -> Lists:

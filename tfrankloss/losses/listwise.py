@@ -8,7 +8,7 @@ from keras import ops
 from tfrankloss.core import distributions, noise, ranks
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import suffix_scan
-from tfrankloss.core.lists import Lists
+from tfrankloss.core.lists import Derivatives, Lists
 from tfrankloss.losses.base import RankingLoss, SampledLoss
 from tfrankloss.options import (
     check_choice,
@@ -45,8 +45,68 @@ class ListwiseLoss(RankingLoss):
         raise NotImplementedError("A subclass of ListwiseLoss defines per_tempered_list.")
 
 
+class CrossEntropyLoss(ListwiseLoss):
+    """`-sum_i t_i log rho_i` for targets `t` and `rho_i = e^s_i / (sum_j e^s_j + epsilon)`.
+
+    The gradient by the tempered scores is `T rho - t` with the sum T of the targets, the Hessian
+    `T (diag(rho) - rho rho')`.
+
+    Args:
+        temperature: see `ListwiseLoss`, as the other arguments.
+    """
+
+    curved = True
+    epsilon = 0.0
+
+    def targets(self, lists: Lists) -> Array:
+        """`[batch, list]`: the targets, with the weights of the documents."""
+        raise NotImplementedError("A subclass of CrossEntropyLoss defines targets.")
+
+    def per_tempered_list(self, lists: Lists) -> Array:
+        return distributions.cross_entropy(self.targets(lists), self._log_shares(lists))
+
+    def curvature(self, lists: Lists) -> Array:
+        rho, rest = self._shares(lists)
+        total = ops.sum(self.targets(lists), axis=1, keepdims=True)
+        return total * rho * rest / self.temperature**2
+
+    def newton_derivatives(self, lists: Lists) -> Derivatives:
+        """Derivatives whose quotient is the step `H^-1 gradient`, to the second order.
+
+        `H^-1` is about `(I + S + S^2) D^-1` with the diagonal `D` of H and `S_ij = rho_j /
+        (1 - rho_i)` off the diagonal (Bruch, WWW 2021, Sect. 4.3). The curvature is D, and the
+        gradient D times the step, in time linear in the length of the list.
+        """
+        values, gradient = self.value_and_gradient(lists)
+        rho, rest = self._shares(lists)
+        curvature = self.curvature(lists)
+
+        def from_others(x: Array) -> Array:
+            """`sum_{i != k} x_i`."""
+            return ops.where(lists.mask, ops.sum(x, axis=1, keepdims=True) - x, 0.0 * x)
+
+        # Multiplied by D from the left, S x is rho_k sum_{i != k} rho_i x_i.
+        once = rho * from_others(ranks.divide_no_nan(gradient, rest))
+        twice = rho * from_others(ranks.divide_no_nan(once, rest))
+        return Derivatives(values, gradient + once + twice, curvature)
+
+    def _log_shares(self, lists: Lists) -> Array:
+        normalizer = distributions.log_sum_exp(lists.scores, lists.mask)
+        if self.epsilon:
+            log_epsilon = ops.full_like(normalizer, math.log(self.epsilon))
+            normalizer = distributions.log_add_exp(normalizer, log_epsilon)
+        return ops.where(lists.mask, lists.scores - normalizer, ops.zeros_like(lists.scores))
+
+    def _shares(self, lists: Lists) -> tuple[Array, Array]:
+        """`rho` and `1 - rho`, both without cancellation, 0 in padding."""
+        log_shares = self._log_shares(lists._replace(scores=lists.scores / self.temperature))
+        zeros = ops.zeros_like(log_shares)
+        rho = ops.where(lists.mask, ops.exp(log_shares), zeros)
+        return rho, ops.where(lists.mask, -ops.expm1(log_shares), zeros)
+
+
 @register
-class SoftmaxLoss(ListwiseLoss):
+class SoftmaxLoss(CrossEntropyLoss):
     """Softmax cross entropy with the labels as they are.
 
     `-sum_i y_i log softmax(s)_i` (SIGIR 2022, Eq 7). Lists with larger labels weigh more; for
@@ -61,14 +121,12 @@ class SoftmaxLoss(ListwiseLoss):
     0.7981
     """
 
-    def per_tempered_list(self, lists: Lists) -> Array:
-        return distributions.cross_entropy(
-            lists.weights * lists.labels, distributions.log_softmax(lists.scores, lists.mask)
-        )
+    def targets(self, lists: Lists) -> Array:
+        return lists.weights * lists.labels
 
 
 @register
-class ListNetLoss(ListwiseLoss):
+class ListNetLoss(CrossEntropyLoss):
     """Cross entropy between the top-k distributions of the labels and of the scores.
 
     `-sum_i P_y(i) log softmax(s)_i` for k = 1, where `P_y` is `softmax(y)` (Cao et al., 2007;
@@ -98,10 +156,16 @@ class ListNetLoss(ListwiseLoss):
             raise ValueError(f"topk must be 1, 2 or {MAX_TOPK}. Received: topk={topk!r}")
         self.label_distribution = label_distribution
         self.topk = topk
+        self.curved = topk == 1
+
+    def targets(self, lists: Lists) -> Array:
+        return lists.weights * self._label_probabilities(lists.labels, lists.mask)
 
     def per_tempered_list(self, lists: Lists) -> Array:
+        if self.topk == 1:
+            return super().per_tempered_list(lists)
         size = lists.scores.shape[1]
-        if size is not None and self.topk > 1 and size**self.topk > MAX_PERMUTATIONS:
+        if size is not None and size**self.topk > MAX_PERMUTATIONS:
             raise ValueError(
                 f"topk={self.topk} of a list of {size} documents has {size}^{self.topk} ordered "
                 f"subsets; at most {MAX_PERMUTATIONS} are in reach: "
@@ -160,6 +224,8 @@ class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
         temperature: see `ListwiseLoss`, as the other arguments.
     """
 
+    curved = True
+
     def __init__(self, ties: str = "position", *, seed: int | None = None, **arguments: Any):
         super().__init__(seed=seed, **arguments)
         check_choice("ties", ties, TIES)
@@ -176,6 +242,14 @@ class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
         tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)
         terms = lists.weights * self.position_weights(lists) * (tails - lists.scores)
         return ops.sum(terms, axis=1)
+
+    def curvature(self, lists: Lists) -> Array:
+        order = self.order(lists)
+        ordered = Lists(*(order.sort(x) for x in lists))
+        weights = ordered.weights * self.position_weights(ordered)
+        scores = ordered.scores / self.temperature
+        bend = distributions.tail_curvature(scores, ordered.mask, weights)
+        return order.unsort(bend) / self.temperature**2
 
     def position_weights(self, lists: Lists) -> Array:
         """The weight of each position of the ideal order."""
@@ -227,7 +301,7 @@ class PositionAwareListMLELoss(PlackettLuceLoss):
 
 
 @register
-class XENDCGLoss(ListwiseLoss, SampledLoss):
+class XENDCGLoss(CrossEntropyLoss, SampledLoss):
     """XE-NDCG: a convex bound on NDCG for graded labels.
 
     `-sum_i phi_i log rho_i` with `phi_i = (2^y_i - gamma_i) / sum_j (2^y_j - gamma_j)` and
@@ -265,14 +339,8 @@ class XENDCGLoss(ListwiseLoss, SampledLoss):
         self.gamma = gamma
         self.epsilon = epsilon
 
-    def per_tempered_list(self, lists: Lists) -> Array:
-        normalizer = distributions.log_sum_exp(lists.scores, lists.mask)
-        if self.epsilon:
-            log_epsilon = ops.full_like(normalizer, math.log(self.epsilon))
-            normalizer = distributions.log_add_exp(normalizer, log_epsilon)
-        return distributions.cross_entropy(
-            lists.weights * self.label_distribution(lists), lists.scores - normalizer
-        )
+    def targets(self, lists: Lists) -> Array:
+        return lists.weights * self.label_distribution(lists)
 
     def label_distribution(self, lists: Lists) -> Array:
         """`phi_i`, all divided by 2 to the highest label so that none overflows."""

@@ -10,8 +10,8 @@ from keras import ops
 from tfrankloss.core import hinge, pairs, ranks
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import if_shorter
-from tfrankloss.core.lists import Lists
-from tfrankloss.core.pairs import Documents, PairSums
+from tfrankloss.core.lists import Derivatives, Lists
+from tfrankloss.core.pairs import Documents
 from tfrankloss.losses.base import RankingLoss
 from tfrankloss.options import check_choice, check_positive, register
 
@@ -27,6 +27,8 @@ class PairLoss(RankingLoss):
         reduction: see `RankingLoss`, as the other arguments.
     """
 
+    curved = True
+
     def __init__(
         self, *, sigma: float = 1.0, pair_reduction: str = "sum", **arguments: Any
     ) -> None:
@@ -36,7 +38,7 @@ class PairLoss(RankingLoss):
         self.sigma = sigma
         self.pair_reduction = pair_reduction
 
-    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
+    def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
         """Sums over the pairs of each list."""
         raise NotImplementedError("A subclass of PairLoss defines pair_sums.")
 
@@ -44,9 +46,12 @@ class PairLoss(RankingLoss):
         """`[batch]`: the number of pairs that the loss counts."""
         return ranks.count_ordered_pairs(lists.labels, lists.mask)
 
-    def derivatives(self, lists: Lists, curvature: bool = False) -> PairSums:
+    def derivatives(self, lists: Lists, curvature: bool = False) -> Derivatives:
         """Values `[batch]`, gradient `[batch, list]` and, where asked for, diagonal curvature."""
-        sums = self.pair_sums(lists, curvature)
+        return self.reduced(self.pair_sums(lists, curvature), lists)
+
+    def reduced(self, sums: Derivatives, lists: Lists) -> Derivatives:
+        """The sums over pairs, or their means."""
         if self.pair_reduction == "sum":
             return sums
         share = ranks.divide_no_nan(ops.ones_like(sums.values), self.count_pairs(lists))
@@ -62,7 +67,7 @@ class PlainPairLoss(PairLoss):
     phi: pairs.Phi
     weights = staticmethod(pairs.preferred())
 
-    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
+    def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
         documents = documents_of(lists)
         return pairs.pair_sums(documents, self.phi, self.weights, self.sigma, curvature=curvature)
 
@@ -85,8 +90,9 @@ class PairwiseHingeLoss(PlainPairLoss):
     """
 
     phi = pairs.Hinge()
+    convex = False  # its curvature is 0
 
-    def pair_sums(self, lists: Lists, curvature: bool = False) -> PairSums:
+    def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
         values, gradient = if_shorter(
             lists.scores,
             hinge.SORTED_LIST,
@@ -94,7 +100,7 @@ class PairwiseHingeLoss(PlainPairLoss):
             lambda: hinge.hinge_sums(documents_of(lists), self.sigma),
         )
         # The curvature is 0 wherever there is one.
-        return PairSums(values, gradient, ops.zeros_like(gradient) if curvature else None)
+        return Derivatives(values, gradient, ops.zeros_like(gradient) if curvature else None)
 
 
 @register
@@ -156,6 +162,7 @@ class PairwiseSoftZeroOneLoss(PlainPairLoss):
     """
 
     phi = pairs.SoftZeroOne()
+    convex = False
 
 
 @register
@@ -200,6 +207,8 @@ class PairwiseSquaredLoss(RankingLoss):
     2.88
     """
 
+    curved = True
+
     def __init__(self, *, pair_reduction: str = "sum", **arguments: Any) -> None:
         super().__init__(**arguments)
         check_choice("pair_reduction", pair_reduction, PAIR_REDUCTIONS)
@@ -217,6 +226,15 @@ class PairwiseSquaredLoss(RankingLoss):
         if self.pair_reduction == "sum":
             return value
         return ranks.divide_no_nan(value, count_all_pairs(lists))
+
+    def curvature(self, lists: Lists) -> Array:
+        count = ops.sum(ops.cast(lists.mask, lists.scores.dtype), axis=1, keepdims=True)
+        total = ops.sum(lists.weights, axis=1, keepdims=True)
+        bend = 2.0 * ((count - 2.0) * lists.weights + total)
+        bend = ops.where(lists.mask, bend, ops.zeros_like(bend))
+        if self.pair_reduction == "sum":
+            return bend
+        return ranks.divide_no_nan(bend, count_all_pairs(lists)[:, None])
 
 
 def count_all_pairs(lists: Lists) -> Array:

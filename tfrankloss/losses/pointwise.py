@@ -41,6 +41,8 @@ class PointwiseSquaredLoss(RankingLoss):
     0.8
     """
 
+    curved = True
+
     def __init__(self, num_grades: int | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
         if num_grades is not None:
@@ -54,6 +56,9 @@ class PointwiseSquaredLoss(RankingLoss):
         targets = _one_hot(lists.labels, self.num_grades)
         errors = ops.sum((targets - lists.scores) ** 2, axis=2)
         return ops.sum(ops.where(lists.mask, lists.weights * errors, 0.0 * lists.weights), axis=1)
+
+    def curvature(self, lists: Lists) -> Array:
+        return 2.0 * lists.weights
 
     def ranking_scores(self, y_pred: Array) -> Array:
         """The score itself, or the expected grade where the model gives one number per grade."""
@@ -72,9 +77,14 @@ class PointwiseSigmoidLoss(RankingLoss):
     1.6086
     """
 
+    curved = True
+
     def per_list(self, lists: Lists) -> Array:
         targets = ops.minimum(lists.labels, 1.0)
         return ops.sum(lists.weights * _sigmoid_cross_entropy(targets, lists.scores), axis=1)
+
+    def curvature(self, lists: Lists) -> Array:
+        return lists.weights * ops.sigmoid(lists.scores) * ops.sigmoid(-lists.scores)
 
 
 @register
