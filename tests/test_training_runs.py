@@ -16,6 +16,8 @@ import tensorflow as tf
 import tfrankloss
 from tfrankloss import training
 from tfrankloss.data import RankingData, Standardize, synthetic
+from tfrankloss.training import folder as folder_of_run
+from tfrankloss.training import networks
 
 OPTIONS: dict[str, Any] = {
     "loss": "softmax",
@@ -86,7 +88,7 @@ def _run_until_killed(folder: str, moment: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     epochs: list[int] = []
-    seed_dropout, writing, save = training._seed_dropout, training.writing, keras.Model.save
+    seed_dropout, writing, save = networks.seed_dropout, folder_of_run.writing, keras.Model.save
 
     def seed(model: keras.Model, seed: int, epoch: int) -> None:
         epochs.append(epoch)
@@ -107,8 +109,8 @@ def _run_until_killed(folder: str, moment: str) -> None:
             kill()
         return writing(target)
 
-    training._seed_dropout = seed
-    training.writing = write
+    networks.seed_dropout = seed
+    folder_of_run.writing = write
     keras.Model.save = save_half
     tfrankloss.train(splits(), out=folder, resume=True, progress=False, **OPTIONS)
 

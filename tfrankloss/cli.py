@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import keras
 import numpy as np
 
 from tfrankloss import __version__
@@ -26,9 +25,12 @@ from tfrankloss.models import MODELS
 from tfrankloss.serving import example_request, export_run
 from tfrankloss.training import (
     OPTIMIZERS,
+    TREES,
     Trained,
     TrainingOptions,
     evaluate_scores,
+    load_model,
+    num_features,
     predict_scores,
     train,
 )
@@ -98,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     training.set_defaults(run_command=run_train)
 
     evaluation = commands.add_parser("evaluate", help="measure a trained ranker on data")
-    evaluation.add_argument("model", type=Path, help="folder of a run, or a .keras file")
+    evaluation.add_argument("model", type=Path, help="folder of a run, or the file of its model")
     evaluation.add_argument("data", help=DATA)
     evaluation.add_argument("--split", help="of data with several splits; default test")
     evaluation.add_argument(
@@ -107,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     evaluation.set_defaults(run_command=run_evaluate)
 
     ranking = commands.add_parser("rank", help="score documents with a trained ranker")
-    ranking.add_argument("model", type=Path, help="folder of a run, or a .keras file")
+    ranking.add_argument("model", type=Path, help="folder of a run, or the file of its model")
     ranking.add_argument("data", help=DATA)
     ranking.add_argument("--out", type=Path, required=True, help="file to write")
     ranking.add_argument("--split", help="of data with several splits; default test")
@@ -130,7 +132,11 @@ def make_parser() -> argparse.ArgumentParser:
         "data", help=f"{DATA}; or a folder of such folders, Fold1, Fold2, ...; or one file to split"
     )
     comparison.add_argument(
-        "--losses", type=names, required=True, help="such as softmax,lambdarank"
+        "--losses",
+        type=names,
+        required=True,
+        help="such as softmax,lambdarank; lightgbm:lambdarank or xgboost:softmax for trees with "
+        "default options beside a network",
     )
     comparison.add_argument("--baseline", help="compare with this loss; default the first")
     comparison.add_argument("--folds", type=int, help="parts of one file; default 5")
@@ -152,21 +158,26 @@ def add_training_options(parser: argparse.ArgumentParser, one_loss: bool = True)
         parser.add_argument(
             "--loss-options", type=json_object, help='arguments of the loss as JSON: {"sigma": 2}'
         )
-    parser.add_argument("--model", help=f"default feedforward; one of {', '.join(MODELS)}")
+    parser.add_argument(
+        "--model", help=f"default feedforward; one of {', '.join((*MODELS, *TREES))}"
+    )
     parser.add_argument(
         "--model-options",
         type=json_object,
-        help='arguments of the network as JSON, such as \'{"hidden": [64, 32], "dropout": 0.1}\'',
+        help="arguments of the network, or parameters of the trees, as JSON, such as "
+        '\'{"hidden": [64, 32], "dropout": 0.1}\' or \'{"num_leaves": 15}\'',
     )
     parser.add_argument("--metrics", type=names, help="default ndcg@1,ndcg@5,ndcg@10")
     parser.add_argument("--monitor", help="metric that decides; default the last of --metrics")
-    parser.add_argument("--epochs", type=int, help="most epochs; default 50")
-    parser.add_argument("--patience", type=int, help="epochs without a better value; default 5")
+    parser.add_argument("--epochs", type=int, help="most epochs; default 50, of trees 500 rounds")
+    parser.add_argument(
+        "--patience", type=int, help="epochs without a better value; default 5, of trees 50 rounds"
+    )
     parser.add_argument("--optimizer", help=f"default adam; one of {', '.join(OPTIMIZERS)}")
     parser.add_argument(
         "--learning-rate",
         type=rates,
-        help="default 0.001; of several, such as 0.01,0.001, validation data choose",
+        help="default 0.001, of trees 0.1; of several, such as 0.01,0.001, validation data choose",
     )
     parser.add_argument("--batch-size", type=int, help="lists per batch; default 128")
     parser.add_argument("--max-documents", type=int, help="documents per batch instead")
@@ -269,9 +280,9 @@ def read_data(name: str, num_features: int | None = None) -> RankingData | dict[
     return data
 
 
-def one_split(name: str, split: str | None, model: keras.Model) -> RankingData:
+def one_split(name: str, split: str | None, model: Any) -> RankingData:
     """A single file, or one split of several, with the features that a model takes."""
-    width = model.input["features"].shape[-1]
+    width = num_features(model)
     data = read_data(name, num_features=width)
     if isinstance(data, RankingData):
         if split is not None:
@@ -288,14 +299,6 @@ def one_split(name: str, split: str | None, model: keras.Model) -> RankingData:
             f"The model takes {width} features. Received: data with {found.num_features}"
         )
     return found
-
-
-def read_model(path: Path) -> keras.Model:
-    """The model of a run, or of a file."""
-    file = path / "model.keras" if path.is_dir() else path
-    if not file.is_file():
-        raise FileNotFoundError(f"There is no trained model. Received: {path}")
-    return keras.saving.load_model(file)
 
 
 def run_train(options: argparse.Namespace) -> None:
@@ -375,14 +378,14 @@ def print_results(trained: Trained) -> None:
 
 def run_evaluate(options: argparse.Namespace) -> None:
     """`tfrankloss evaluate`."""
-    model = read_model(options.model)
+    model = load_model(options.model)
     data = one_split(options.data, options.split, model)
     print(evaluate_scores(predict_scores(model, data), data, options.metrics))
 
 
 def run_rank(options: argparse.Namespace) -> None:
     """`tfrankloss rank`."""
-    model = read_model(options.model)
+    model = load_model(options.model)
     data = one_split(options.data, options.split, model)
     scores = predict_scores(model, data)
     queries = data.query_of_documents
@@ -402,8 +405,6 @@ def run_rank(options: argparse.Namespace) -> None:
 def run_compare(options: argparse.Namespace) -> None:
     """`tfrankloss compare`."""
     chosen = training_options(options)
-    for loss in options.losses:
-        TrainingOptions(**{**chosen, "loss": loss})
     compared = compare(
         read_folds(options.data),
         options.losses,

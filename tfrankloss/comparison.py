@@ -30,6 +30,8 @@ Fold = Mapping[str, RankingData]
 
 # A difference from the baseline is called significant below this probability of chance.
 SIGNIFICANCE = 0.05
+# Options that mean the same for every model.
+OF_ALL_MODELS = ("metrics", "monitor", "discard_without_relevant", "seed", "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,9 @@ def compare(
     Args:
         data: queries, which are split into `folds`; or splits `"train"`, `"vali"` and `"test"`; or
             several folds of such splits, as the data sets of the papers have them.
-        losses: names of losses; or titles, each with the options of `train` that are its own, such
-            as `{"wide": {"loss": "softmax", "model_options": {"hidden": [512]}}}`.
+        losses: names of losses, with a model before them for trees beside networks, such as
+            `"lightgbm:lambdarank"`; or titles, each with the options of `train` that are its own,
+            such as `{"wide": {"loss": "softmax", "model_options": {"hidden": [512]}}}`.
         baseline: the loss that the others are compared with; by default the first.
         folds: number of parts of cross validation (default 5): each is the test data once, and the
             next one the validation data.
@@ -182,7 +185,8 @@ def compare(
         out: folder for a page, the numbers and all runs.
         resume: whether to go on with the comparison in `out`.
         progress: whether to print a line per run, or a function that takes it.
-        **options: of all runs, see `TrainingOptions`.
+        **options: of all runs, see `TrainingOptions`; a name with another model before it takes
+            only those that are not about the model and how it is trained.
 
     >>> from tfrankloss import data
     >>> compared = compare(
@@ -283,20 +287,32 @@ def _runs(
     """The options of each run by title."""
     if isinstance(losses, str):
         raise ValueError(f"losses must be a list of names. Received: losses={losses!r}")
-    own = losses if isinstance(losses, Mapping) else {name: {"loss": name} for name in losses}
+    named = not isinstance(losses, Mapping)
+    own: Mapping[str, Mapping[str, Any]]
+    own = {name: _named(name) for name in losses} if named else losses  # type: ignore[assignment]
     if len(own) < 2 or len(own) < len(losses):
         raise ValueError(
             f"To compare takes at least two different losses. Received: losses={list(losses)}"
         )
     if len({_file_name(title) for title in own}) < len(own):
         raise ValueError(f"Two titles would have the same folder. Received: {list(own)}")
-    runs = {title: {**options, **chosen} for title, chosen in own.items()}
+    runs = {}
+    for title, chosen in own.items():
+        other = named and chosen.get("model") not in (None, options.get("model"))
+        shared = {x: y for x, y in options.items() if not other or x in OF_ALL_MODELS}
+        runs[title] = {**shared, **chosen}
     for chosen in runs.values():
         TrainingOptions(**chosen)  # a mistake shows before the first run
     for name in ("metrics", "monitor"):
         if len({json.dumps(chosen.get(name)) for chosen in runs.values()}) > 1:
             raise ValueError(f"All runs must have the same {name}")
     return runs
+
+
+def _named(name: str) -> dict[str, Any]:
+    """The options that a name stands for."""
+    model, colon, loss = name.rpartition(":")
+    return {"loss": loss, **({"model": model} if colon else {})}
 
 
 def _folds(

@@ -87,9 +87,9 @@ class TreeLoss:
 
     def _derivatives(self, lists: Any) -> Derivatives:
         if self.newton:
-            return self.loss.newton_derivatives(lists)  # type: ignore[union-attr]
+            return self.loss.newton_derivatives(lists)
         if self.normalize:
-            return self.loss.normalized_derivatives(lists)  # type: ignore[union-attr]
+            return self.loss.normalized_derivatives(lists)
         return self.loss.derivatives(lists, curvature=True)
 
 

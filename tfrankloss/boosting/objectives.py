@@ -153,7 +153,7 @@ def xgboost_ranker(
         raise ValueError(f"loss and metrics stand in their place. Received: {sorted(given)}")
     measured = _Measured(metrics) if metrics else None
 
-    class LossRanker(xgboost.XGBRanker):  # type: ignore[misc, name-defined]
+    class LossRanker(xgboost.XGBRanker):  # type: ignore[name-defined]
         def fit(
             self,
             X: Any,  # noqa: N803, the name of all estimators
@@ -167,7 +167,7 @@ def xgboost_ranker(
             eval_qid: Any = None,
             verbose: Any = False,
         ) -> Any:
-            def matrix(features: Any, labels: Any, group: Any, qid: Any, weight: Any = None) -> Any:
+            def matrix(features: Any, labels: Any, group: Any, qid: Any, weight: Any) -> Any:
                 return xgboost.DMatrix(
                     features, labels, group=group, qid=qid, weight=weight, missing=self.missing
                 )
@@ -175,8 +175,8 @@ def xgboost_ranker(
             none = [None] * len(eval_set or [])
             sets = zip(eval_set or [], eval_group or none, eval_qid or none, strict=True)
             evals = [
-                (matrix(*pair, sizes, ids), f"validation_{number}")
-                for number, (pair, sizes, ids) in enumerate(sets)
+                (matrix(features, labels, sizes, ids, None), f"validation_{number}")
+                for number, ((features, labels), sizes, ids) in enumerate(sets)
             ]
             parameters = self.get_xgb_params()
             parameters.pop("objective")

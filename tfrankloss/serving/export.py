@@ -15,7 +15,7 @@ import numpy as np
 from tfrankloss.losses import RankingLoss
 from tfrankloss.options import check_integer
 from tfrankloss.serving import messages, requests
-from tfrankloss.training import library_versions
+from tfrankloss.training import FILES, TREES, library_versions
 
 # What is being written begins with this, which no server takes for a version.
 PARTIAL = ".export-"
@@ -90,6 +90,12 @@ def export_run(
     folder = Path(run)
     file = folder / "model.keras"
     if not file.is_file():
+        for name in (FILES[model] for model in TREES):
+            if (folder / name).is_file():
+                raise ValueError(
+                    "TensorFlow Serving takes networks; trees are served by their own library, from "
+                    f"{folder / name}"
+                )
         raise FileNotFoundError(f"There is no trained model. Received: {folder}")
     notes: dict[str, Any] = {}
     for name in ("config", "metrics"):

@@ -1,0 +1,209 @@
+"""Training a ranker: data, model, loss and metrics to a folder that holds all of the run.
+
+See `folder` for what is in there, `networks` and `trees` for the two kinds of models.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tfrankloss.data.ranking_data import RankingData
+from tfrankloss.evaluation import Evaluation
+from tfrankloss.files import writing
+from tfrankloss.options import check_choice
+from tfrankloss.progress import printer
+from tfrankloss.training import folder as run_folder
+from tfrankloss.training.folder import State, library_versions
+from tfrankloss.training.networks import NetworkTrainer
+from tfrankloss.training.options import OPTIMIZERS, TREES, TrainingOptions
+from tfrankloss.training.scores import (
+    DEFAULT_METRICS,
+    FILES,
+    evaluate_model,
+    evaluate_scores,
+    load_model,
+    num_features,
+    predict_scores,
+)
+from tfrankloss.training.trees import TreeTrainer
+
+__all__ = [
+    "DEFAULT_METRICS",
+    "FILES",
+    "OPTIMIZERS",
+    "TREES",
+    "Trained",
+    "TrainingOptions",
+    "evaluate_scores",
+    "library_versions",
+    "load_model",
+    "num_features",
+    "predict_scores",
+    "train",
+]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `train` returns.
+
+    Attributes:
+        model: the model of the best epoch: a Keras model, or the booster of LightGBM or XGBoost.
+        options: how it was trained, with the learning rate that was chosen.
+        best_epoch: number of that epoch, from 1.
+        history: loss, metrics and seconds of each epoch.
+        evaluations: the metrics of the best epoch by split, `"vali"` and `"test"`.
+        folder: where all of it is, or None.
+    """
+
+    model: Any
+    options: TrainingOptions
+    best_epoch: int
+    history: list[dict[str, float]]
+    evaluations: dict[str, Evaluation]
+    folder: Path | None = None
+
+
+def train(
+    data: RankingData | Mapping[str, RankingData],
+    validation: RankingData | None = None,
+    test: RankingData | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: bool | Callable[[str], None] = True,
+    notes: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Trained:
+    """Trains a network or boosted trees until a metric on validation data gets no better.
+
+    Args:
+        data: the training data, or a dictionary of `"train"`, `"vali"` and perhaps `"test"`, as
+            `load_letor` reads a folder.
+        validation: data to choose the best epoch by.
+        test: data to measure at the end.
+        out: folder for the model, the configuration and the results; it must be new, or hold an
+            interrupted run to `resume`.
+        resume: whether to go on with the run in `out`: the result is that of a run which was not
+            interrupted. A folder without a run is begun.
+        progress: whether to print a line per epoch (and, in a terminal, how far it is), or a
+            function that takes the lines.
+        notes: what else to keep in `config.json`, such as where the data come from.
+        **options: see `TrainingOptions`.
+
+    >>> from tfrankloss import data
+    >>> train_data, validation = data.synthetic(60, 5, 10).split([0.5, 0.5])
+    >>> trained = train(
+    ...     train_data, validation, loss="softmax", model="linear", epochs=2, progress=False
+    ... )
+    >>> trained.best_epoch in (1, 2)
+    True
+    """
+    known = {x.name for x in fields(TrainingOptions)}
+    for name in options:
+        check_choice("The name of an option", name, tuple(sorted(known)))
+    chosen = TrainingOptions(**options)
+    splits = _splits(data, validation, test)
+    folder = None if out is None else Path(out)
+    if folder is None and chosen.tensorboard:
+        raise ValueError("tensorboard=True needs a folder. Received: out=None")
+    state = State() if folder is None else run_folder.begin(folder, chosen, splits, resume)
+    # Built before the folder is made: a mistake leaves nothing behind.
+    trainer = _trainer(chosen, splits, state, folder)
+    if folder is not None:
+        run_folder.write_config(folder, chosen, splits, notes)
+    if isinstance(chosen.learning_rate, Sequence):
+        best, chosen, state = _best_learning_rate(chosen, splits, folder, progress)
+    else:
+        best = trainer.fit(progress)
+    evaluations = {
+        name: evaluate_model(best, split, chosen)
+        for name, split in splits.items()
+        if name != "train"
+    }
+    if folder is not None:
+        run_folder.write_results(folder, chosen, state, evaluations)
+    return Trained(best, chosen, state.best_epoch, state.history, evaluations, folder)
+
+
+def _splits(
+    data: RankingData | Mapping[str, RankingData],
+    validation: RankingData | None,
+    test: RankingData | None,
+) -> dict[str, RankingData]:
+    if isinstance(data, RankingData):
+        given = {"train": data, "vali": validation, "test": test}
+        splits = {name: split for name, split in given.items() if split is not None}
+    elif isinstance(data, Mapping):
+        splits = dict(data)
+    else:
+        raise ValueError(
+            "data must be RankingData, or a dictionary of them by split, as "
+            f"tfrankloss.data.load_letor reads them. Received: data={data!r}"
+        )
+    for name in ("train", "vali"):
+        if name not in splits or not len(splits[name]):
+            raise ValueError(
+                f"Training needs the splits 'train' and 'vali'. Received: {list(splits)}, without "
+                f"queries for {name!r}"
+            )
+    for name, split in splits.items():
+        if not (split.labels > 0).any():
+            raise ValueError(
+                f"There is nothing to learn or to measure: all labels of {name!r} are 0"
+            )
+        if split.num_features != splits["train"].num_features:
+            raise ValueError(
+                "All splits must have the same number of features. Received: "
+                f"{ {key: value.num_features for key, value in splits.items()} }"
+            )
+    return splits
+
+
+def _trainer(
+    options: TrainingOptions,
+    splits: Mapping[str, RankingData],
+    state: State,
+    folder: Path | None,
+) -> NetworkTrainer | TreeTrainer:
+    kind = TreeTrainer if options.model in TREES else NetworkTrainer
+    return kind(options, splits, state, folder)
+
+
+def _best_learning_rate(
+    options: TrainingOptions,
+    splits: Mapping[str, RankingData],
+    folder: Path | None,
+    progress: bool | Callable[[str], None],
+) -> tuple[Any, TrainingOptions, State]:
+    """A run with each learning rate; the best model, how it was trained, and its history."""
+    sign = options.sign
+    best: Any = ()
+    for rate in options.learning_rates:
+        printer(progress)(f"learning rate {rate:g}:")
+        one = replace(options, learning_rate=rate)
+        place = None if folder is None else folder / "learning-rates" / f"{rate:g}"
+        state = State() if place is None else run_folder.begin(place, one, splits, resume=True)
+        try:
+            trainer = _trainer(one, splits, state, place)
+            if place is not None:
+                run_folder.write_config(place, one, splits)
+            model = trainer.fit(progress)
+        except FloatingPointError as error:
+            printer(progress)(str(error))
+            continue
+        if not best or sign * state.best > best[0]:
+            best = (sign * state.best, model, one, state)
+    if not best:
+        raise FloatingPointError(
+            f"No learning rate keeps the loss finite. Received: {options.learning_rate}"
+        )
+    _, model, one, state = best
+    if folder is not None:
+        name = FILES.get(options.model, FILES["network"])
+        with writing(folder / name) as partial:
+            shutil.copyfile(folder / "learning-rates" / f"{one.learning_rate:g}" / name, partial)
+    return model, one, state
