@@ -93,8 +93,8 @@ def export_run(
         for name in (FILES[model] for model in TREES):
             if (folder / name).is_file():
                 raise ValueError(
-                    "TensorFlow Serving takes networks; trees are served by their own library, from "
-                    f"{folder / name}"
+                    "TensorFlow Serving takes networks; trees are served by their own library, "
+                    f"from {folder / name}"
                 )
         raise FileNotFoundError(f"There is no trained model. Received: {folder}")
     notes: dict[str, Any] = {}
