@@ -188,7 +188,7 @@ def test_weights_and_batches() -> None:
 def test_each_list_is_in_one_batch() -> None:
     lengths = np.random.default_rng(0).integers(0, 3000, 700)
     lengths[3] = 20_000
-    batches = _batches(lengths)
+    batches = _batches(lengths, 1 << 15)
     found = np.concatenate([lists[lists >= 0] for _, lists in batches])
     assert sorted(found) == np.flatnonzero(lengths).tolist()
     assert all((lengths[lists[lists >= 0]] <= size).all() for size, lists in batches)

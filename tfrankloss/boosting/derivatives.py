@@ -18,10 +18,12 @@ from tfrankloss.core.lists import Derivatives, Received, clean
 from tfrankloss.losses.base import RankingLoss
 from tfrankloss.losses.lambdas import RankWeightedLoss
 from tfrankloss.losses.listwise import CrossEntropyLoss
+from tfrankloss.losses.pairwise import PairLoss
 from tfrankloss.options import check_not_negative
 
-# Places of a batch, padding included: its arrays stay in the cache of a core.
-BATCH_PLACES = 1 << 15
+# Places of a batch, padding included. Sums over pairs go over its arrays again and again: they stay
+# in the cache of a core. Other losses go over them once, and the number of programs to start counts.
+PAIR_BATCH, OTHER_BATCH = 1 << 15, 1 << 17
 # The share of all pairs that padding may add for the sake of one program less.
 MERGED_SHARE = 0.02
 
@@ -98,8 +100,7 @@ class Batch(NamedTuple):
 
     labels: Any  # [batch, list], -1 in padding
     weights: Any  # [batch, list] or None
-    rows: np.ndarray  # [batch, list], the document at each place
-    real: np.ndarray  # [batch, list]
+    places: slice  # of the batch among the places of all batches
 
 
 class DocumentDerivatives:
@@ -128,10 +129,21 @@ class DocumentDerivatives:
         # The last entry is that of list -1, which is empty.
         starts = np.concatenate([[0], np.cumsum(lengths)])
         lengths = np.concatenate([lengths, [0]])
-        self._batches = [
-            self._batch(labels, weights, starts[lists], lengths[lists], size)
-            for size, lists in _batches(lengths[:-1])
-        ]
+        self._batches: list[Batch] = []
+        document_at, begin = [], 0
+        most = PAIR_BATCH if isinstance(loss.loss, PairLoss) else OTHER_BATCH
+        for size, lists in _batches(lengths[:-1], most):
+            real = np.arange(size) < lengths[lists, None]
+            rows = np.where(real, starts[lists, None] + np.arange(size), -1)
+            places = slice(begin, begin + rows.size)
+            self._batches.append(self._batch(labels, weights, rows, places))
+            document_at.append(rows.ravel())
+            begin = places.stop
+        # The document at each place of all batches, the first one in padding; and the reverse.
+        rows = np.concatenate([np.empty(0, np.int64), *document_at])
+        self._document_at = np.maximum(rows, 0)
+        self._place_of = np.empty(len(labels), np.int64)
+        self._place_of[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
         self._threads = ThreadPoolExecutor(min(len(self._batches), os.cpu_count() or 1) or 1)
 
     def __call__(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -141,35 +153,27 @@ class DocumentDerivatives:
                 f"There must be a score for each of the {self._documents} documents. "
                 f"Received: {len(scores)}"
             )
-        scores = scores.astype(self._dtype)
-        gradient, curvature = np.empty((2, self._documents), self._dtype)
+        padded = np.take(scores.astype(self._dtype), self._document_at)
+        results = np.empty((2, len(padded)), self._dtype)
 
         def fill(batch: Batch) -> None:
-            parts = self._loss(batch, scores[batch.rows])
-            rows = batch.rows[batch.real]
-            gradient[rows], curvature[rows] = (part[batch.real] for part in parts)
+            parts = self._loss(batch, padded[batch.places].reshape(batch.labels.shape))
+            for result, part in zip(results, parts, strict=True):
+                result[batch.places] = part.ravel()
 
         # A program of XLA is one thread's work for the most part.
         list(self._threads.map(fill, self._batches))
+        gradient, curvature = (np.take(result, self._place_of) for result in results)
         return gradient, curvature
 
     def _batch(
-        self,
-        labels: np.ndarray,
-        weights: np.ndarray | None,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        size: int,
+        self, labels: np.ndarray, weights: np.ndarray | None, rows: np.ndarray, places: slice
     ) -> Batch:
-        places = np.arange(size)
-        real = places < lengths[:, None]
-        rows = np.where(real, starts[:, None] + places, 0)
-        padded = np.where(real, labels[rows], -1.0)
+        padded = np.where(rows >= 0, labels[rows], -1.0)
         return Batch(
             ops.convert_to_tensor(padded, self._dtype),
             None if weights is None else ops.convert_to_tensor(weights[rows], self._dtype),
-            rows,
-            real,
+            places,
         )
 
 
@@ -178,7 +182,7 @@ def curved_losses() -> list[str]:
     return [name for name, kind in losses.LOSSES.items() if kind.curved]
 
 
-def _batches(lengths: np.ndarray) -> list[tuple[int, np.ndarray]]:
+def _batches(lengths: np.ndarray, most_places: int) -> list[tuple[int, np.ndarray]]:
     """The padded size of each batch and the numbers of its lists, -1 for none; long lists first.
 
     All batches of a size have one shape, and the number of their lists is round, so that other data
@@ -188,7 +192,7 @@ def _batches(lengths: np.ndarray) -> list[tuple[int, np.ndarray]]:
     result = []
     for size in np.unique(padded[lengths > 0])[::-1].tolist():
         lists = np.flatnonzero((padded == size) & (lengths > 0))
-        count = -(-len(lists) * size // BATCH_PLACES)
+        count = -(-len(lists) * size // most_places)
         per_batch = _round_up(-(-len(lists) // count))
         for start in range(0, len(lists), per_batch):
             batch = np.full(per_batch, -1)

@@ -63,23 +63,29 @@ def descending(keys: Array, mask: Array) -> Order:
 def ascending(keys: Array, mask: Array) -> Order:
     """The stable order of `keys` from low to high, padding last, by sorting."""
     infinity = ops.full_like(keys, float("inf"))
-    order = ops.argsort(ops.where(mask, _sortable(keys), infinity), axis=1)
+    order = ops.argsort(
+        ops.where(mask, ops.minimum(_one_zero(keys), _limit(keys)), infinity), axis=1
+    )
     indices = ops.cast(order, "int32")
     return Order(indices, _inverse(indices))
 
 
 def descending_indices(keys: Array, mask: Array) -> Array:
     """The indices of the stable order of `keys` from high to low, padding last, by sorting."""
-    keys = ops.where(mask, _sortable(keys), ops.full_like(keys, -float("inf")))
+    keys = ops.where(mask, ops.maximum(_one_zero(keys), -_limit(keys)), -float("inf"))
     # Equal numbers stay in order: of TensorFlow's sorts this takes the fewest operations.
     _, indices = ops.top_k(keys, ops.shape(keys)[1])
     return ops.cast(indices, "int32")
 
 
-def _sortable(keys: Array) -> Array:
-    """The keys as finite numbers, which padding stands behind; with one zero, as XLA knows two."""
-    limit = float(np.finfo(keras.backend.standardize_dtype(keys.dtype)).max)
-    return ops.clip(ops.where(keys == 0, ops.zeros_like(keys), keys), -limit, limit)
+def _one_zero(keys: Array) -> Array:
+    """The keys without a zero below zero, which XLA tells from the other one."""
+    return ops.where(keys == 0, ops.zeros_like(keys), keys)
+
+
+def _limit(keys: Array) -> float:
+    """The largest number: infinite keys become it, as padding stands behind all of them."""
+    return float(np.finfo(keras.backend.standardize_dtype(keys.dtype)).max)
 
 
 def from_positions(positions: Array) -> Order:
