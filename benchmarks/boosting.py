@@ -10,8 +10,8 @@ the share of a round that gradient and curvature take.
 FOLDER holds the parts S1.txt to S5.txt of a LETOR data set such as MQ2008, folds as in
 `benchmarks.quality`, or rank.train and rank.test. All objectives get the same trees (15 leaves,
 learning rate 0.05, the same seed), and stop by NDCG@10 on validation data, or after 100 rounds
-where there are none. XE-NDCG draws at random: beside LightGBM's own, figures are the mean of several
-seeds, 25 runs in all. Both LightGBM and XGBoost must be installed: `pip install ".[boosting]"`.
+where there are none. XE-NDCG draws at random: beside LightGBM's own, figures are the mean of 25
+runs. Both LightGBM and XGBoost must be installed: `pip install ".[boosting]"`.
 """
 
 import argparse

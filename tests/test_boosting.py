@@ -83,12 +83,13 @@ def test_lambdarank_is_that_of_lightgbm(norm: bool, ties: bool) -> None:
         np.testing.assert_allclose(mine * np.log(2.0), np.concatenate(theirs), rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_lambdarank_of_lightgbm_itself(rounds: int) -> None:
+@pytest.mark.parametrize("spread", [0.0, 2.0])
+def test_lambdarank_of_lightgbm_itself(spread: float) -> None:
     """A feature that tells all documents apart: a leaf for each, and its step is that of one."""
     generator = np.random.default_rng(1)
     labels, lengths = generator.integers(0, 4, 40).astype(float), [25, 15]
     features = generator.permutation(len(labels))[:, None].astype(float)
+    scores = spread * generator.normal(size=len(labels))  # where the only round begins
     predicted = []
     shared = {
         "num_leaves": len(labels),
@@ -102,8 +103,8 @@ def test_lambdarank_of_lightgbm_itself(rounds: int) -> None:
         "verbose": -1,
     }
     for objective in ("lambdarank", boosting.lightgbm_objective("lambdarank")):
-        dataset = lightgbm.Dataset(features, labels, group=lengths)
-        booster = lightgbm.train({**shared, "objective": objective}, dataset, rounds)
+        dataset = lightgbm.Dataset(features, labels, group=lengths, init_score=scores)
+        booster = lightgbm.train({**shared, "objective": objective}, dataset, 1)
         predicted.append(booster.predict(features, raw_score=True))
     np.testing.assert_allclose(predicted[1], predicted[0], rtol=1e-3, atol=1e-3)
 

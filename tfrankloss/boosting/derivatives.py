@@ -22,7 +22,7 @@ from tfrankloss.losses.pairwise import PairLoss
 from tfrankloss.options import check_not_negative
 
 # Places of a batch, padding included. Sums over pairs go over its arrays again and again: they stay
-# in the cache of a core. Other losses go over them once, and the number of programs to start counts.
+# in the cache of a core. Other losses go over them once: few programs to start are better.
 PAIR_BATCH, OTHER_BATCH = 1 << 15, 1 << 17
 # The share of all pairs that padding may add for the sake of one program less.
 MERGED_SHARE = 0.02
