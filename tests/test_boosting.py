@@ -1,5 +1,7 @@
 """Losses as objectives of trees: derivatives against formulas, and boosters that learn."""
 
+import copy
+import pickle
 import subprocess
 import sys
 from functools import partial
@@ -10,6 +12,7 @@ import lightgbm
 import numpy as np
 import pytest
 import xgboost
+from sklearn.base import clone
 
 from tests import oracles
 from tfrankloss import boosting, losses
@@ -71,11 +74,11 @@ def lambdarank_of_lightgbm(
 
 
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("ties", [False, True])
-def test_lambdarank_is_that_of_lightgbm(norm: bool, ties: bool) -> None:
+@pytest.mark.parametrize(("ties", "dtype"), [(False, None), (True, None), (False, "float64")])
+def test_lambdarank_is_that_of_lightgbm(norm: bool, ties: bool, dtype: str | None) -> None:
     labels, scores = documents()
     scores = np.zeros_like(scores) if ties else scores
-    loss = losses.LambdaRankLoss(sigma=1.7)
+    loss = losses.LambdaRankLoss(sigma=1.7, dtype=dtype)
     found = derivatives(loss, labels, scores, normalize=norm)
     expected = [lambdarank_of_lightgbm(y, s, 1.7, norm) for y, s in by_list(labels, scores)]
     for mine, theirs in zip(found, zip(*expected, strict=True), strict=True):
@@ -83,8 +86,9 @@ def test_lambdarank_is_that_of_lightgbm(norm: bool, ties: bool) -> None:
         np.testing.assert_allclose(mine * np.log(2.0), np.concatenate(theirs), rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("spread", [0.0, 2.0])
-def test_lambdarank_of_lightgbm_itself(spread: float) -> None:
+def test_lambdarank_of_lightgbm_itself(spread: float, norm: bool) -> None:
     """A feature that tells all documents apart: a leaf for each, and its step is that of one."""
     generator = np.random.default_rng(1)
     labels, lengths = generator.integers(0, 4, 40).astype(float), [25, 15]
@@ -97,12 +101,12 @@ def test_lambdarank_of_lightgbm_itself(spread: float) -> None:
         "min_sum_hessian_in_leaf": 1e-9,
         "min_data_in_bin": 1,
         "learning_rate": 0.3,
-        "lambdarank_norm": False,
+        "lambdarank_norm": norm,
         "lambdarank_truncation_level": 100,
         "deterministic": True,
         "verbose": -1,
     }
-    for objective in ("lambdarank", boosting.lightgbm_objective("lambdarank")):
+    for objective in ("lambdarank", boosting.lightgbm_objective("lambdarank", normalize=norm)):
         dataset = lightgbm.Dataset(features, labels, group=lengths, init_score=scores)
         booster = lightgbm.train({**shared, "objective": objective}, dataset, 1)
         predicted.append(booster.predict(features, raw_score=True))
@@ -155,6 +159,15 @@ def test_xendcg_of_the_paper(newton: bool) -> None:
         np.testing.assert_allclose(mine, np.concatenate(theirs), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("gap", [12.0, 20.0])
+def test_a_document_that_has_nearly_all(gap: float) -> None:
+    """1 - rho is not a difference: it would be 7 % off, or 0."""
+    labels, scores = np.array([1.0, 2.0, 0.0]), np.array([gap, 0.0, -0.5])
+    _, curvature = derivatives(losses.XENDCGLoss(gamma=0.4), labels, scores, np.array([3]))
+    rest = (1.0 + np.exp(-0.5)) / (np.exp(gap) + 1.0 + np.exp(-0.5))
+    assert curvature[0] == pytest.approx((1.0 - rest) * rest, rel=1e-4)
+
+
 def test_newton_step_of_one_document_and_of_certainty() -> None:
     labels = np.array([1.0, 2.0, 0.0])
     found = derivatives(
@@ -171,10 +184,12 @@ def test_newton_step_of_one_document_and_of_certainty() -> None:
 def test_weights_and_batches() -> None:
     """A weight of 2 for a list is that list twice; what stands in other batches changes nothing."""
     labels, scores = documents()
-    plain = derivatives("ndcg_loss2@5", labels, scores)
-    weighted = derivatives("ndcg_loss2@5", labels, scores, weights=np.full(len(LENGTHS), 2.0))
-    for one, two in zip(plain, weighted, strict=True):
-        np.testing.assert_allclose(2.0 * one, two, rtol=1e-5)
+    for normalize in (False, True):
+        plain = derivatives("ndcg_loss2@5", labels, scores, normalize=normalize)
+        weights = np.full(len(LENGTHS), 2.0)
+        weighted = derivatives("ndcg_loss2@5", labels, scores, weights=weights, normalize=normalize)
+        for one, two in zip(plain, weighted, strict=True):
+            np.testing.assert_allclose(2.0 * one, two, rtol=1e-5)
     of_documents = derivatives("softmax", labels, scores, weights=np.arange(len(labels)) / 10.0)
     start = 0
     for y, s, w in by_list(labels, scores, np.arange(len(labels)) / 10.0):
@@ -307,25 +322,26 @@ def test_xgboost_learns(splits: dict[str, RankingData], tmp_path: Path) -> None:
     assert learnt > ndcg(vali, np.random.default_rng(0).random(vali.num_documents)) + 0.1
     assert record["vali"]["ndcg@5"][-1] == pytest.approx(learnt, abs=1e-6)
 
-    ranker = boosting.xgboost_ranker(
-        "ndcg_loss2@5",
-        metrics=("ndcg@5",),
-        n_estimators=15,
-        max_depth=3,
-        learning_rate=0.3,
-        random_state=1,
-        early_stopping_rounds=15,
-    )
-    ranker.fit(
-        data.features,
-        data.labels,
-        qid=data.query_of_documents,
-        eval_set=[(vali.features, vali.labels)],
-        eval_qid=[vali.query_of_documents],
-    )
-    assert ranker.evals_result()["validation_0"]["ndcg@5"] == pytest.approx(
-        record["vali"]["ndcg@5"]
-    )
+    for metric, best in (("ndcg@5", np.argmax), ("arp", np.argmin)):
+        ranker = boosting.xgboost_ranker(
+            "ndcg_loss2@5",
+            metrics=(metric,),
+            n_estimators=100,
+            max_depth=3,
+            learning_rate=0.3,
+            random_state=1,
+            early_stopping_rounds=5,
+        )
+        ranker.fit(
+            data.features,
+            data.labels,
+            qid=data.query_of_documents,
+            eval_set=[(vali.features, vali.labels)],
+            eval_qid=[vali.query_of_documents],
+        )
+        values = ranker.evals_result()["validation_0"][metric]
+        assert len(values) < 100
+        assert ranker.best_iteration == best(values) == len(values) - 6
     ranker.save_model(tmp_path / "model.json")
     plain = xgboost.XGBRanker()
     plain.load_model(tmp_path / "model.json")
@@ -368,7 +384,56 @@ def test_wrong_data() -> None:
     with pytest.raises(ValueError, match="metric"):
         boosting.lightgbm_metric()
     with pytest.raises(ValueError, match="objective"):
-        boosting.xgboost_ranker("softmax", objective="rank:ndcg")
+        boosting.xgboost_ranker("softmax", objective="rank:pairwise")
+    with pytest.raises(ValueError, match="needs metrics"):
+        boosting.xgboost_ranker("softmax", early_stopping_rounds=3)
+    with pytest.raises(ValueError, match="tuple"):
+        boosting.xgboost_ranker("softmax", metrics="ndcg@5")
+    with pytest.raises(ValueError, match="no curvature"):
+        boosting.xgboost_ranker("approx_ndcg")
+
+
+def test_weights_of_lists_in_a_metric(splits: dict[str, RankingData]) -> None:
+    vali = splits["vali"]
+    weights = np.random.default_rng(0).uniform(size=len(vali))
+    matrix = xgboost.DMatrix(vali.features, vali.labels, group=vali.lengths, weight=weights)
+    scores = np.random.default_rng(1).random(vali.num_documents)
+    ((name, value),) = boosting.xgboost_metric("mrr")(scores, matrix)
+    values = evaluate(vali.labels, scores, vali.query_of_documents, ["mrr"]).per_query["mrr"]
+    counts = ~np.isnan(values)
+    expected = (weights * values)[counts].sum() / weights[counts].sum()
+    assert (name, value) == ("mrr", pytest.approx(expected, rel=1e-6))
+
+
+def test_objectives_are_pickled_and_not_copied() -> None:
+    labels, scores = documents()
+    objective = boosting.lightgbm_objective(losses.XENDCGLoss(gamma=0.5), newton=True)
+    assert copy.deepcopy(objective) is objective
+    again = pickle.loads(pickle.dumps(objective))
+    for mine, other in zip(
+        objective(labels, scores, None, LENGTHS), again(labels, scores, None, LENGTHS), strict=True
+    ):
+        np.testing.assert_allclose(mine, other, rtol=1e-6)
+
+
+def test_one_objective_for_several_data_sets() -> None:
+    """As cross validation asks for its folds in turn."""
+    objective = boosting.lightgbm_objective("softmax")
+    results = {}
+    for seed in (0, 1, 0, 1):
+        labels, scores = documents(seed)
+        gradient, _ = objective(labels, scores, None, LENGTHS)
+        np.testing.assert_array_equal(gradient, results.setdefault(seed, gradient))
+    assert not np.array_equal(results[0], results[1])
+
+
+def test_an_estimator_is_copied_and_pickled(splits: dict[str, RankingData]) -> None:
+    data = splits["train"]
+    ranker = clone(boosting.xgboost_ranker("softmax", newton=True, n_estimators=3, max_depth=2))
+    assert (ranker.get_params()["loss"], ranker.get_params()["newton"]) == ("softmax", True)
+    ranker.fit(data.features, data.labels, group=data.lengths)
+    again = pickle.loads(pickle.dumps(ranker))
+    np.testing.assert_array_equal(again.predict(data.features), ranker.predict(data.features))
 
 
 def test_a_floor_makes_every_loss_usable() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import keras, numpy as np
-from tfrankloss import losses
+from tfrankloss import boosting, losses, models
 assert keras.backend.backend() == "jax"
 keras.utils.set_random_seed(0)
 
@@ -31,6 +31,27 @@ for loss in (losses.SoftmaxLoss(), losses.NDCGLoss2(topn=3), losses.XENDCGLoss(g
     ).history
     assert history["loss"][-1] < history["loss"][0]
     assert np.isfinite(history["val_loss"]).all()
+
+# A network of this package, which needs static shapes here, on lists with padding.
+network = models.feedforward(3, hidden=(4,), dropout=0.0)
+mask = np.arange(6) < np.arange(1, 9)[:, None] % 5 + 1
+padded = {"features": features, "mask": mask}
+network.compile("adam", loss=losses.SoftmaxLoss())
+network.fit(padded, np.where(mask, labels, -1), epochs=1, verbose=0)
+before = network.predict(padded, verbose=0)
+padded["features"] = np.where(mask[..., None], features, 7.0).astype("float32")
+np.testing.assert_allclose(network.predict(padded, verbose=0), before, rtol=1e-5, atol=1e-6)
+assert not before[~mask].any()
+
+# The derivatives for trees.
+gradient, curvature = boosting.lightgbm_objective("softmax")(
+    labels.ravel(), features[..., 0].ravel(), None, np.full(8, 6)
+)
+rho = np.exp(features[..., 0])
+rho /= rho.sum(axis=1, keepdims=True)
+total = labels.sum(axis=1, keepdims=True)
+np.testing.assert_allclose(gradient, (total * rho - labels).ravel(), rtol=1e-4, atol=1e-5)
+np.testing.assert_allclose(curvature, (total * rho * (1 - rho)).ravel(), rtol=1e-4, atol=1e-6)
 print("trained")
 """
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tfrankloss
-from tfrankloss import cli, training
+from tfrankloss import cli, comparison, training
 from tfrankloss.data import RankingData, synthetic
 
 OPTIONS: dict[str, Any] = {
@@ -46,10 +46,14 @@ def test_a_run(model: str, tmp_path: Path) -> None:
     assert found.means["ndcg@5"] == pytest.approx(results["metrics"]["test"]["ndcg@5"], abs=1e-9)
     again = tfrankloss.train(splits(), out=tmp_path / "run", resume=True, progress=False, **options)
     assert again.history == run.history
+    longer = {**options, "epochs": 15, "patience": 15}
+    more = tfrankloss.train(splits(), out=tmp_path / "run", resume=True, progress=False, **longer)
+    assert [x["ndcg@5"] for x in more.history[:12]] == pytest.approx(values, abs=1e-9)
+    assert len(more.history) == 15
     # Interrupted before it ended, it begins anew and comes to the same.
     (tmp_path / "run" / "state" / "state.json").unlink()
-    again = tfrankloss.train(splits(), out=tmp_path / "run", resume=True, progress=False, **options)
-    assert [x["ndcg@5"] for x in again.history] == pytest.approx(values, abs=1e-9)
+    again = tfrankloss.train(splits(), out=tmp_path / "run", resume=True, progress=False, **longer)
+    assert [x["ndcg@5"] for x in again.history[:12]] == pytest.approx(values, abs=1e-9)
 
 
 def test_stops_early_and_chooses_a_learning_rate() -> None:
@@ -118,6 +122,27 @@ def test_command_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     assert list(table["losses"]) == ["softmax", "lightgbm:softmax"]
 
 
+def test_weights_of_validation_data_do_not_count() -> None:
+    """As for networks: the history and the evaluation are the same metric."""
+    parts = splits()
+    vali = parts["vali"]
+    weights = np.random.default_rng(0).uniform(size=vali.num_documents)
+    parts["vali"] = RankingData.from_arrays(
+        vali.features, vali.labels, vali.query_of_documents, weights=weights
+    )
+    options = {**OPTIONS, "model": "lightgbm", "model_options": PARAMETERS["lightgbm"]}
+    run = tfrankloss.train(parts, progress=False, **{**options, "epochs": 4})
+    best = max(entry["ndcg@5"] for entry in run.history)
+    assert run.evaluations["vali"].means["ndcg@5"] == pytest.approx(best, abs=1e-9)
+
+
+def test_names_with_models_in_a_comparison() -> None:
+    names = ["feedforward:softmax", "softmax", "lightgbm:softmax"]
+    runs = comparison._runs(names, {"epochs": 2, "batch_size": 4, "seed": 3})
+    assert runs["feedforward:softmax"]["epochs"] == runs["softmax"]["epochs"] == 2
+    assert runs["lightgbm:softmax"] == {"loss": "softmax", "model": "lightgbm", "seed": 3}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -126,6 +151,8 @@ def test_command_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
         ({"loss": "approx_ndcg"}, "no curvature"),
         ({"model_options": {"num_leafs": 4}}, "num_leafs"),
         ({"model_options": {"learning_rate": 0.1}}, "options of their own"),
+        ({"model_options": {"num_boost_round": 9}}, "options of their own"),
+        ({"model_options": {"boosting": "dart"}}, "dart"),
         ({"model": "xgboost", "model_options": {"max_deep": 4}}, "max_deep"),
         ({"model_options": {"normalize": True}}, "normalize"),
         ({"model": "catboost"}, "model"),

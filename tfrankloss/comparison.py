@@ -296,9 +296,9 @@ def _runs(
         )
     if len({_file_name(title) for title in own}) < len(own):
         raise ValueError(f"Two titles would have the same folder. Received: {list(own)}")
-    runs = {}
+    runs, default = {}, TrainingOptions.model
     for title, chosen in own.items():
-        other = named and chosen.get("model") not in (None, options.get("model"))
+        other = named and chosen.get("model") not in (None, options.get("model", default))
         shared = {x: y for x, y in options.items() if not other or x in OF_ALL_MODELS}
         runs[title] = {**shared, **chosen}
     for chosen in runs.values():

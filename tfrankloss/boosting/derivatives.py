@@ -5,6 +5,7 @@ once, few shapes and little padding, and a round is a gather, a compiled program
 scatter.
 """
 
+import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -47,14 +48,12 @@ class TreeLoss:
         self.normalize, self.newton, self.curvature_floor = normalize, newton, curvature_floor
         check_not_negative("curvature_floor", curvature_floor)
         name = type(self.loss).__name__
-        if not isinstance(self.loss, RankingLoss):
-            raise ValueError(f"loss must be a loss of this package. Received: {loss!r}")
         if not self.loss.curved or self.loss.outputs > 1:
             raise ValueError(
-                f"{name} has no curvature, which trees need. Losses that have one: "
-                f"{', '.join(curved_losses())}. Received: loss={loss!r}"
+                f"{name} has no curvature with these options, which trees need. Losses that have "
+                f"one: {', '.join(curved_losses())}. Received: loss={loss!r}"
             )
-        if not self.loss.convex and not curvature_floor:
+        if not self.loss.strictly_convex and not curvature_floor:
             raise ValueError(
                 f"The curvature of {name} may be 0 or below, where trees divide by it: "
                 "give curvature_floor. Received: curvature_floor=0"
@@ -69,13 +68,16 @@ class TreeLoss:
                 "newton=True is for cross entropies (softmax, ListNet, XE-NDCG). "
                 f"Received: loss={loss!r}"
             )
-        # Kept with the loss: what one booster compiled serves the next one.
-        key = f"trees {normalize} {newton} {curvature_floor}"
-        self._kernel = self.loss._kernels.setdefault(key, backend.compiled(self._run))
 
     def __call__(self, batch: "Batch", scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and curvature of the scores `[batch, list]` of a batch."""
-        parts = self._kernel(batch.labels, ops.convert_to_tensor(scores), batch.weights)
+        # Kept with the loss: what one booster compiled serves the next one, and an option of the
+        # loss may change.
+        key = f"trees {self.normalize} {self.newton} {self.curvature_floor}"
+        kernels = self.loss._kernels
+        if key not in kernels:
+            kernels.setdefault(key, backend.compiled(self._run))
+        parts = kernels[key](batch.labels, ops.convert_to_tensor(scores), batch.weights)
         gradient, curvature = (ops.convert_to_numpy(part) for part in parts)
         return gradient, curvature
 
@@ -144,7 +146,6 @@ class DocumentDerivatives:
         self._document_at = np.maximum(rows, 0)
         self._place_of = np.empty(len(labels), np.int64)
         self._place_of[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-        self._threads = ThreadPoolExecutor(min(len(self._batches), os.cpu_count() or 1) or 1)
 
     def __call__(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and curvature `[documents]` at scores `[documents]`."""
@@ -162,7 +163,7 @@ class DocumentDerivatives:
                 result[batch.places] = part.ravel()
 
         # A program of XLA is one thread's work for the most part.
-        list(self._threads.map(fill, self._batches))
+        list(_threads().map(fill, self._batches))
         gradient, curvature = (np.take(result, self._place_of) for result in results)
         return gradient, curvature
 
@@ -175,6 +176,11 @@ class DocumentDerivatives:
             None if weights is None else ops.convert_to_tensor(weights[rows], self._dtype),
             places,
         )
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1)
 
 
 def curved_losses() -> list[str]:

@@ -1,5 +1,7 @@
 """Objectives and metrics with the signatures that LightGBM and XGBoost call."""
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,8 @@ from tfrankloss.metrics import RankingMetric
 from tfrankloss.options import needs
 
 Objective = Callable[..., tuple[np.ndarray, np.ndarray]]
+# Data sets whose batches an objective keeps: cross validation asks for its folds in turn.
+REMEMBERED = 16
 
 
 def lightgbm_objective(
@@ -27,6 +31,9 @@ def lightgbm_objective(
     For `lightgbm.train({"objective": objective}, dataset)` and `LGBMRanker(objective=objective)`;
     the dataset knows its groups. Labels may be any numbers from 0 on, and lists of any length. A
     weight per document means what it means to the loss.
+
+    (`lightgbm.cv` tells only its own objectives from those of single documents: hand it folds that
+    keep queries together, `folds=sklearn.model_selection.GroupKFold(5)`.)
 
     A leaf's step is `-sum(gradient) / (sum(curvature) + lambda_l2)` over its documents. Each list
     counts with its own loss; `reduction` of the loss has no part in it.
@@ -47,25 +54,14 @@ def lightgbm_objective(
     >>> [round(float(x), 3) for x in gradient]  # 1 / ln(2) (1 - 1/log2(3)) / 2
     [-0.266, 0.266]
     """
-    derivatives = _Derivatives(TreeLoss(loss, normalize, newton, curvature_floor))
-
-    # LightGBM counts the parameters: to a function of four it hands labels, scores, weights and
-    # groups where it runs as LGBMRanker, and scores and the dataset otherwise.
-    def objective(
-        first: Any, second: Any, weight: Any = None, group: Any = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if hasattr(second, "get_group"):
-            return derivatives(first, *_lightgbm_lists(second))
-        return derivatives(second, np.asarray(first), _lengths(group), weight)
-
-    return objective
+    return _LightGBMObjective(loss, normalize, newton, curvature_floor)
 
 
 def lightgbm_metric(*metrics: str | RankingMetric) -> Callable[..., list[tuple[str, float, bool]]]:
     """Metrics of this package for `feval` of `lightgbm.train` and `eval_metric` of `LGBMRanker`.
 
     LightGBM measures its own beside them, under the same names, unless its parameter `metric` is
-    `"None"`.
+    `"None"`. The weight of a document multiplies what it contributes, see `RankingMetric`.
 
     Args:
         *metrics: names such as `"ndcg@10"`, or metrics with options of their own.
@@ -74,19 +70,7 @@ def lightgbm_metric(*metrics: str | RankingMetric) -> Callable[..., list[tuple[s
     >>> metric(np.array([1.0, 0.0]), np.array([0.1, 0.2]), None, np.array([2]))
     [('mrr', 0.5, True)]
     """
-    measured = _Measured(metrics)
-
-    def metric(
-        first: Any, second: Any, weight: Any = None, group: Any = None
-    ) -> list[tuple[str, float, bool]]:
-        if hasattr(second, "get_group"):
-            labels, lengths, weights = _lightgbm_lists(second)
-            means = measured(labels, first, lengths, weights)
-        else:
-            means = measured(np.asarray(first), second, _lengths(group), weight)
-        return [(name, value, measured.better_up[name]) for name, value in means.items()]
-
-    return metric
+    return _LightGBMMetric(metrics)
 
 
 def xgboost_objective(
@@ -98,32 +82,26 @@ def xgboost_objective(
 ) -> Objective:
     """A loss as the objective of XGBoost: `xgboost.train(..., obj=objective)`.
 
-    The `DMatrix` knows its groups. See `lightgbm_objective` for the arguments, and `xgboost_ranker`
-    for an estimator: XGBoost's `XGBRanker` takes no objective of one's own.
+    The `DMatrix` knows its groups and, if any, a weight per list (XGBoost has none per document).
+    See `lightgbm_objective` for the arguments, and `xgboost_ranker` for an estimator: XGBoost's
+    `XGBRanker` takes no objective of one's own.
+
+    The curvature of a whole list may be below 1: XGBoost's default `min_child_weight` of 1 asks for
+    many lists in a leaf, and 0.001, as LightGBM has it, fits better.
     """
-    derivatives = _Derivatives(TreeLoss(loss, normalize, newton, curvature_floor))
-
-    def objective(scores: Any, matrix: Any) -> tuple[np.ndarray, np.ndarray]:
-        return derivatives(scores, *_xgboost_lists(matrix))
-
-    return objective
+    return _XGBoostObjective(loss, normalize, newton, curvature_floor)
 
 
-def xgboost_metric(*metrics: str | RankingMetric) -> Callable[[Any, Any], list[tuple[str, float]]]:
+def xgboost_metric(*metrics: str | RankingMetric) -> "_XGBoostMetric":
     """Metrics of this package for `xgboost.train(..., custom_metric=metric)`.
 
-    To stop early by one that is better if higher, `maximize=True` must be given.
+    To stop early by one that is better if higher, `maximize=True` must be given. Weights, which
+    XGBoost has per list, are those of the mean.
 
     Args:
         *metrics: names such as `"ndcg@10"`, or metrics with options of their own.
     """
-    measured = _Measured(metrics)
-
-    def metric(scores: Any, matrix: Any) -> list[tuple[str, float]]:
-        labels, lengths, weights = _xgboost_lists(matrix)
-        return list(measured(labels, scores, lengths, weights).items())
-
-    return metric
+    return _XGBoostMetric(metrics)
 
 
 def xgboost_ranker(
@@ -138,22 +116,63 @@ def xgboost_ranker(
     """An `xgboost.XGBRanker` that is trained with a loss of this package.
 
     `fit` takes `X`, `y`, `group` or `qid`, `sample_weight` (per list), `eval_set` with `eval_group`
-    or `eval_qid`, and `verbose`; everything else is that of `XGBRanker`.
+    or `eval_qid`, and `verbose`, and nothing else that `XGBRanker.fit` does; all other methods are
+    those of `XGBRanker`.
 
     Args:
         loss: see `lightgbm_objective`, as `normalize`, `newton` and `curvature_floor`.
         metrics: names of metrics for `eval_set`; the last one decides when to stop early.
         **arguments: further ones of `XGBRanker`, such as `n_estimators` and `max_depth`.
     """
-    xgboost = needs("xgboost", "boosting")
-    objective = xgboost_objective(
-        loss, normalize=normalize, newton=newton, curvature_floor=curvature_floor
+    return _ranker_class()(
+        loss=loss,
+        metrics=metrics,
+        normalize=normalize,
+        newton=newton,
+        curvature_floor=curvature_floor,
+        **arguments,
     )
-    if given := {"objective", "eval_metric", "callbacks"} & set(arguments):
-        raise ValueError(f"loss and metrics stand in their place. Received: {sorted(given)}")
-    measured = _Measured(metrics) if metrics else None
+
+
+@functools.cache
+def _ranker_class() -> Any:
+    xgboost = needs("xgboost", "boosting")
 
     class LossRanker(xgboost.XGBRanker):  # type: ignore[name-defined]
+        def __init__(
+            self,
+            *,
+            loss: RankingLoss | str = "lambdarank",
+            metrics: tuple[str | RankingMetric, ...] = (),
+            normalize: bool = False,
+            newton: bool = False,
+            curvature_floor: float = 0.0,
+            **arguments: Any,
+        ) -> None:
+            if given := {"eval_metric", "callbacks"} & {x for x, y in arguments.items() if y}:
+                raise ValueError(f"metrics stand in their place. Received: {sorted(given)}")
+            if arguments.get("objective", "rank:ndcg") != "rank:ndcg":
+                raise ValueError(
+                    f"loss stands in its place. Received: objective={arguments['objective']!r}"
+                )
+            if isinstance(metrics, str):
+                raise ValueError(f"metrics must be names in a tuple. Received: metrics={metrics!r}")
+            if metrics:
+                _Metric(tuple(metrics))  # says what is wrong
+            super().__init__(**arguments)
+            self.loss, self.metrics = loss, metrics
+            self.normalize, self.newton = normalize, newton
+            self.curvature_floor = curvature_floor
+            if self.early_stopping_rounds and not metrics:
+                raise ValueError("early_stopping_rounds needs metrics. Received: metrics=()")
+            self._objective()  # says what is wrong
+
+        def _objective(self) -> Objective:
+            return _XGBoostObjective(self.loss, self.normalize, self.newton, self.curvature_floor)
+
+        def __reduce__(self) -> Any:
+            return _restored_ranker, (self.__dict__,)
+
         def fit(
             self,
             X: Any,  # noqa: N803, the name of all estimators
@@ -169,7 +188,15 @@ def xgboost_ranker(
         ) -> Any:
             def matrix(features: Any, labels: Any, group: Any, qid: Any, weight: Any) -> Any:
                 return xgboost.DMatrix(
-                    features, labels, group=group, qid=qid, weight=weight, missing=self.missing
+                    features,
+                    labels,
+                    group=group,
+                    qid=qid,
+                    weight=weight,
+                    missing=self.missing,
+                    enable_categorical=self.enable_categorical,
+                    feature_types=self.feature_types,
+                    nthread=self.n_jobs,
                 )
 
             none = [None] * len(eval_set or [])
@@ -178,18 +205,18 @@ def xgboost_ranker(
                 (matrix(features, labels, sizes, ids, None), f"validation_{number}")
                 for number, ((features, labels), sizes, ids) in enumerate(sets)
             ]
-            parameters = self.get_xgb_params()
-            parameters.pop("objective")
-            parameters["disable_default_eval_metric"] = True
+            ours = ("objective", "loss", "metrics", "normalize", "newton", "curvature_floor")
+            parameters = {x: y for x, y in self.get_xgb_params().items() if x not in ours}
+            metric = _XGBoostMetric(tuple(self.metrics)) if self.metrics else None
             results: dict[str, Any] = {}
             self._Booster = xgboost.train(
-                parameters,
+                {**parameters, "disable_default_eval_metric": True},
                 matrix(X, y, group, qid, sample_weight),
                 self.get_num_boosting_rounds(),
                 evals=evals,
-                obj=objective,
-                custom_metric=xgboost_metric(*metrics) if metrics else None,
-                maximize=None if measured is None else list(measured.better_up.values())[-1],
+                obj=self._objective(),
+                custom_metric=metric,
+                maximize=None if metric is None else list(metric.better_up.values())[-1],
                 early_stopping_rounds=self.early_stopping_rounds,
                 evals_result=results,
                 verbose_eval=verbose,
@@ -197,29 +224,67 @@ def xgboost_ranker(
             self.evals_result_ = results
             return self
 
-    return LossRanker(**arguments)
+    return LossRanker
 
 
-class _Derivatives:
-    """Derivatives of the data that were last asked for: a booster asks at every round."""
+def _restored_ranker(state: dict[str, Any]) -> Any:
+    ranker = object.__new__(_ranker_class())
+    ranker.__dict__.update(state)
+    return ranker
 
-    def __init__(self, loss: TreeLoss) -> None:
-        self._loss = loss
-        self._known: tuple[Any, ...] | None = None
 
-    def __call__(
+def _same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+class _Objective:
+    """Derivatives of the data that were last asked for: boosters ask at every round.
+
+    Objects of a class, not functions, so that estimators that hold them can be pickled.
+    """
+
+    def __init__(self, *options: Any) -> None:
+        self._options = options
+        self._loss = TreeLoss(*options)
+        self._known: list[tuple[tuple[Any, ...], DocumentDerivatives]] = []
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memory: Any) -> "_Objective":
+        return self  # libraries copy their parameters; programs need not be compiled again
+
+    def __reduce__(self) -> Any:
+        return type(self), self._options
+
+    def derivatives(
         self, scores: Any, labels: np.ndarray, lengths: np.ndarray, weights: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        given = (labels, lengths, weights)
-        if self._known is None or not all(
-            np.array_equal(x, y) for x, y in zip(self._known, given, strict=True)
-        ):
-            self._of_lists = DocumentDerivatives(self._loss, *given)
-            self._known = tuple(None if x is None else x.copy() for x in given)
-        return self._of_lists(np.asarray(scores))
+        given = (labels, lengths, None if weights is None else np.asarray(weights))
+        with self._lock:
+            of_lists = next((found for known, found in self._known if _same(known, given)), None)
+            if of_lists is None:
+                of_lists = DocumentDerivatives(self._loss, *given)
+                kept = tuple(None if x is None else x.copy() for x in given)
+                self._known = [(kept, of_lists), *self._known[: REMEMBERED - 1]]
+        return of_lists(np.asarray(scores))
 
 
-class _Measured:
+class _LightGBMObjective(_Objective):
+    # LightGBM counts the parameters: to a function of four it hands labels, scores, weights and
+    # groups where it runs as LGBMRanker, and scores and the dataset otherwise.
+    def __call__(
+        self, first: Any, second: Any, weight: Any = None, group: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if hasattr(second, "get_group"):
+            return self.derivatives(first, *_lightgbm_lists(second))
+        return self.derivatives(second, np.asarray(first), _lengths(group), weight)
+
+
+class _XGBoostObjective(_Objective):
+    def __call__(self, scores: Any, matrix: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self.derivatives(scores, *_xgboost_lists(matrix))
+
+
+class _Metric:
     """The means of metrics over the lists."""
 
     def __init__(self, metrics: tuple[str | RankingMetric, ...]) -> None:
@@ -228,13 +293,35 @@ class _Measured:
         self._metrics = [known_metrics.get(metric) for metric in metrics]
         self.better_up = {metric.name: metric._direction == "up" for metric in self._metrics}
 
-    def __call__(
-        self, labels: np.ndarray, scores: Any, lengths: np.ndarray, weights: Any = None
+    def means(
+        self, scores: Any, labels: np.ndarray, lengths: np.ndarray, weights: Any = None
     ) -> dict[str, float]:
         lists = np.repeat(np.arange(len(lengths)), lengths)
-        if weights is not None and len(weights) == len(lengths) != len(labels):
-            weights = np.repeat(weights, lengths)
-        return evaluate(labels, scores, lists, self._metrics, weights).means
+        of_lists = weights is not None and len(weights) == len(lengths) != len(labels)
+        found = evaluate(labels, scores, lists, self._metrics, None if of_lists else weights)
+        if not of_lists:
+            return found.means
+        given = np.asarray(weights)[lengths > 0]
+        return {
+            name: float(np.nansum(given * values) / given[~np.isnan(values)].sum())
+            for name, values in found.per_query.items()
+        }
+
+
+class _LightGBMMetric(_Metric):
+    def __call__(
+        self, first: Any, second: Any, weight: Any = None, group: Any = None
+    ) -> list[tuple[str, float, bool]]:
+        if hasattr(second, "get_group"):
+            means = self.means(first, *_lightgbm_lists(second))
+        else:
+            means = self.means(second, np.asarray(first), _lengths(group), weight)
+        return [(name, value, self.better_up[name]) for name, value in means.items()]
+
+
+class _XGBoostMetric(_Metric):
+    def __call__(self, scores: Any, matrix: Any) -> list[tuple[str, float]]:
+        return list(self.means(scores, *_xgboost_lists(matrix)).items())
 
 
 def _lightgbm_lists(dataset: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

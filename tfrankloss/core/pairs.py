@@ -99,9 +99,14 @@ class Difference:
 
 
 class Phi:
-    """A function of z and its derivatives. `uses_powers`: whether it is one of e^z."""
+    """A function of z and its derivatives.
+
+    `uses_powers`: whether it is one of e^z. `weighs_value`: whether weights of documents multiply
+    the value, as they do the derivatives.
+    """
 
     uses_powers = False
+    weighs_value = True
 
     def value(self, difference: Difference) -> tuple[Array, Array | None]:
         """The value in two parts, `linear + log(1 + decay)`: decay is at most 1, None for 0."""
@@ -184,7 +189,9 @@ class Logistic(Phi):
 
 
 class LogisticForces(Logistic):
-    """As `Logistic`, with minus the slope in place of the value, which trees have no use for."""
+    """As `Logistic`, with the force of a pair, minus the slope, in place of the value."""
+
+    weighs_value = False
 
     def value(self, difference: Difference) -> tuple[Array, None]:
         return difference.wrong, None
@@ -232,7 +239,7 @@ def directed(weight: PairFactor) -> Weights:
 
 
 def nearest_first(weights: Weights) -> Weights:
-    """The weights divided by the document's `offset` plus the distance of the two scores."""
+    """The weights divided by the `offset` of the list plus the distance of the two scores."""
 
     def divided(document: Documents, other: Documents) -> PairWeights:
         pair = weights(document, other)
@@ -343,7 +350,8 @@ def _sums(
             )
         )
     value, logarithms, *derivatives = sums
-    return documents.weight * (value + logarithms), *derivatives
+    value = value + logarithms
+    return documents.weight * value if phi.weighs_value else value, *derivatives
 
 
 def _terms(

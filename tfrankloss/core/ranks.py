@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from tfrankloss import config
+from tfrankloss.core import backend
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import Documents, if_shorter, pad_to_rows, prefix_scan, sum_over_rows
 from tfrankloss.core.lists import grades
@@ -72,14 +73,16 @@ def ascending(keys: Array, mask: Array) -> Order:
 
 def descending_indices(keys: Array, mask: Array) -> Array:
     """The indices of the stable order of `keys` from high to low, padding last, by sorting."""
-    keys = ops.where(mask, ops.maximum(_one_zero(keys), -_limit(keys)), -float("inf"))
+    if backend.shapes_must_be_static():
+        keys = _one_zero(keys)
+    keys = ops.where(mask, ops.maximum(keys, -_limit(keys)), -float("inf"))
     # Equal numbers stay in order: of TensorFlow's sorts this takes the fewest operations.
     _, indices = ops.top_k(keys, ops.shape(keys)[1])
     return ops.cast(indices, "int32")
 
 
 def _one_zero(keys: Array) -> Array:
-    """The keys without a zero below zero, which XLA tells from the other one."""
+    """The keys without a zero below zero, which XLA tells from the other one when it sorts."""
     return ops.where(keys == 0, ops.zeros_like(keys), keys)
 
 

@@ -54,7 +54,7 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
     outputs = 1
     # Whether there is a closed form of the diagonal curvature, and whether that is above 0.
     curved = False
-    convex = True
+    strictly_convex = True
 
     def __init__(
         self, *, reduction: str | None = "mean", name: str | None = None, dtype: Any = None

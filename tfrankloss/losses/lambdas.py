@@ -84,7 +84,7 @@ class RankWeightedLoss(PairLoss, SampledLoss):
 
         The weight of a pair is divided by 0.01 plus the distance of its scores, and what comes out
         for a list is multiplied by `log2(1 + S) / S`, where S is twice the sum of the forces (for a
-        logarithm to base e) of its pairs.
+        logarithm to base e, and without weights of documents) of its pairs.
         """
         sums = self.pair_sums(lists, curvature=True, normalized=True)
         force = 2.0 * self.sigma * math.log(2.0) * sums.values
@@ -117,7 +117,7 @@ class RankWeightedLoss(PairLoss, SampledLoss):
             middle, _ = score_range(documents.score, documents.mask)
             other = ops.logical_and(documents.mask, documents.score != middle)
             some = ops.any(other, axis=1, keepdims=True)
-            documents.offset = ops.where(some, 0.01, 1.0) + ops.zeros_like(documents.score)
+            documents.offset = ops.where(some, 0.01, ops.ones_like(documents.score))
             weights, phi = pairs.nearest_first(weights), pairs.LogisticForces()
         sums = pairs.pair_sums(documents, phi, weights, self.sigma, self.visited(), curvature)
         return sums.times(ops.full_like(sums.values, 1.0 / math.log(2.0)))

@@ -63,11 +63,13 @@ class CrossEntropyLoss(ListwiseLoss):
         raise NotImplementedError("A subclass of CrossEntropyLoss defines targets.")
 
     def per_tempered_list(self, lists: Lists) -> Array:
-        return distributions.cross_entropy(self.targets(lists), self._log_shares(lists))
+        log_shares, _ = self._log_shares(lists)
+        return distributions.cross_entropy(self.targets(lists), log_shares)
 
     def curvature(self, lists: Lists) -> Array:
-        rho, rest = self._shares(lists)
-        total = ops.sum(self.targets(lists), axis=1, keepdims=True)
+        tempered = lists._replace(scores=lists.scores / self.temperature)
+        rho, rest = self._shares(tempered)
+        total = ops.sum(self.targets(tempered), axis=1, keepdims=True)
         return total * rho * rest / self.temperature**2
 
     def newton_derivatives(self, lists: Lists) -> Derivatives:
@@ -78,7 +80,7 @@ class CrossEntropyLoss(ListwiseLoss):
         gradient D times the step, in time linear in the length of the list.
         """
         values, gradient = self.value_and_gradient(lists)
-        rho, rest = self._shares(lists)
+        rho, rest = self._shares(lists._replace(scores=lists.scores / self.temperature))
         curvature = self.curvature(lists)
 
         def from_others(x: Array) -> Array:
@@ -90,19 +92,27 @@ class CrossEntropyLoss(ListwiseLoss):
         twice = rho * from_others(ranks.divide_no_nan(once, rest))
         return Derivatives(values, gradient + once + twice, curvature)
 
-    def _log_shares(self, lists: Lists) -> Array:
+    def _log_shares(self, lists: Lists) -> tuple[Array, Array]:
+        """The logarithms of `rho` and, `[batch, 1]`, of the normaliser."""
         normalizer = distributions.log_sum_exp(lists.scores, lists.mask)
         if self.epsilon:
             log_epsilon = ops.full_like(normalizer, math.log(self.epsilon))
             normalizer = distributions.log_add_exp(normalizer, log_epsilon)
-        return ops.where(lists.mask, lists.scores - normalizer, ops.zeros_like(lists.scores))
+        log_shares = ops.where(lists.mask, lists.scores - normalizer, ops.zeros_like(lists.scores))
+        return log_shares, normalizer
 
     def _shares(self, lists: Lists) -> tuple[Array, Array]:
-        """`rho` and `1 - rho`, both without cancellation, 0 in padding."""
-        log_shares = self._log_shares(lists._replace(scores=lists.scores / self.temperature))
+        """`rho` and `1 - rho`, 0 in padding.
+
+        If one document has nearly all, 1 - rho is what the others and epsilon have.
+        """
+        log_shares, normalizer = self._log_shares(lists)
         zeros = ops.zeros_like(log_shares)
         rho = ops.where(lists.mask, ops.exp(log_shares), zeros)
-        return rho, ops.where(lists.mask, -ops.expm1(log_shares), zeros)
+        most = rho > 0.5
+        others = ops.sum(ops.where(most, zeros, rho), axis=1, keepdims=True)
+        others = others + self.epsilon * ops.exp(-normalizer)
+        return rho, ops.where(lists.mask, ops.where(most, others, 1.0 - rho), zeros)
 
 
 @register

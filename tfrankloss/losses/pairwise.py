@@ -90,7 +90,7 @@ class PairwiseHingeLoss(PlainPairLoss):
     """
 
     phi = pairs.Hinge()
-    convex = False  # its curvature is 0
+    strictly_convex = False  # its curvature is 0
 
     def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
         values, gradient = if_shorter(
@@ -162,7 +162,7 @@ class PairwiseSoftZeroOneLoss(PlainPairLoss):
     """
 
     phi = pairs.SoftZeroOne()
-    convex = False
+    strictly_convex = False
 
 
 @register

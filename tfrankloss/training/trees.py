@@ -51,7 +51,9 @@ class TreeTrainer:
 
     def fit(self, progress: bool | Callable[[str], None]) -> Any:
         """Trains until the metric gets no better; returns the trees of the best round."""
-        if self._state.file and self._folder is not None:  # it had ended
+        options, state = self._options, self._state
+        ended = state.epoch >= options.epochs or state.epoch - state.best_epoch >= options.patience
+        if state.file and ended and self._folder is not None:
             return load_model(self._folder)
         self._state.history.clear()
         write_for_tensorboard = run_folder.tensorboard_writer(self._folder, self._options)
@@ -60,10 +62,7 @@ class TreeTrainer:
             self._write = write_for_tensorboard
             train = self._lightgbm if self._options.model == "lightgbm" else self._xgboost
             booster = train()
-        state = self._state
-        best = [entry[self._options.watched] for entry in state.history]
-        state.best = best[state.best_epoch - 1]
-        state.epoch = len(best)
+        state.epoch = len(state.history)
         if self._folder is not None:
             name = FILES[self._options.model]
             with writing(self._folder / name) as partial:
@@ -119,12 +118,12 @@ class TreeTrainer:
             "metric": "None",
         }
 
-        def dataset(data: RankingData, reference: Any = None) -> Any:
+        def dataset(data: RankingData, weights: Any = None, reference: Any = None) -> Any:
             return lightgbm.Dataset(
                 data.features,
                 data.labels,
                 group=data.lengths,
-                weight=data.weights,
+                weight=weights,
                 reference=reference,
                 params={"verbose": -1},
             )
@@ -136,12 +135,12 @@ class TreeTrainer:
                     self._state.best_epoch - 1, environment.evaluation_result_list
                 )
 
-        train = dataset(self._data["train"])
+        train = dataset(self._data["train"], self._data["train"].weights)
         booster = lightgbm.train(
             parameters,
             train,
             self._options.epochs,
-            valid_sets=[dataset(self._data["vali"], train)],
+            valid_sets=[dataset(self._data["vali"], reference=train)],
             feval=boosting.lightgbm_metric(*self._metric_names()),
             callbacks=[callback],
         )
@@ -152,10 +151,12 @@ class TreeTrainer:
         xgboost = self._library
         parameters = {
             "seed": self._options.seed,
+            "base_score": 0.0,
+            # As LightGBM has it: the curvature of a whole list may be below 1.
+            "min_child_weight": 1e-3,
             **self._parameters,
             "learning_rate": self._options.learning_rates[0],
             "disable_default_eval_metric": True,
-            "base_score": 0.0,
         }
 
         def matrix(data: RankingData) -> Any:
@@ -195,23 +196,50 @@ class TreeTrainer:
 
 
 def _check_parameters(model: str, library: Any, given: Mapping[str, Any]) -> None:
-    """Raises where a parameter is unknown: the libraries would go on without it."""
+    """Raises where a parameter is unknown or has no effect: the libraries would just go on."""
     if model == "lightgbm":
         aliases = library.basic._ConfigAliases._get_all_param_aliases()
         known = {name for names in aliases.values() for name in names}
+        ours = {name for main in OURS_OF_LIGHTGBM for name in aliases.get(main, [main])}
     else:
         known = set(inspect.signature(library.XGBModel).parameters) | XGBOOST_NAMES
-    ours = {"objective", "metric", "eval_metric", "learning_rate", "eta", "seed", "random_state"}
-    ours |= {"num_iterations", "n_estimators", "early_stopping_round", "early_stopping_rounds"}
+        known -= XGBOOST_ESTIMATOR_NAMES
+        ours = OURS_OF_XGBOOST
     if taken := sorted(ours & set(given)):
         raise ValueError(
-            "Loss, metrics, learning_rate, seed, epochs and patience are options of their own. "
-            f"Received: model_options with {taken}"
+            "Loss, metrics, learning_rate, seed, epochs and patience are options of their own "
+            f"(and normalize, newton, curvature_floor). Received: model_options with {taken}"
         )
     if unknown := sorted(set(given) - known):
         raise ValueError(f"{model} has no parameters {unknown}. Received: model_options={given}")
+    if "dart" in (given.get(name) for name in ("boosting", "boosting_type", "boost", "booster")):
+        # Later rounds change the weights of earlier trees.
+        raise ValueError("The best round of DART cannot be kept. Received: booster 'dart'")
 
 
+OURS_OF_LIGHTGBM = (
+    "objective",
+    "metric",
+    "learning_rate",
+    "seed",
+    "num_iterations",
+    "early_stopping_round",
+    "sigmoid",
+    "label_gain",
+    "lambdarank_norm",
+    "lambdarank_truncation_level",
+    "objective_seed",
+)
+OURS_OF_XGBOOST = {
+    "objective",
+    "eval_metric",
+    "learning_rate",
+    "eta",
+    "seed",
+    "random_state",
+    "n_estimators",
+    "early_stopping_rounds",
+}
 # What `xgboost.train` takes and the estimator calls otherwise, or not at all.
 XGBOOST_NAMES = {
     "alpha",
@@ -222,4 +250,14 @@ XGBOOST_NAMES = {
     "num_parallel_tree",
     "refresh_leaf",
     "process_type",
+    "updater",
+}
+# What only the estimator takes.
+XGBOOST_ESTIMATOR_NAMES = {
+    "missing",
+    "enable_categorical",
+    "feature_types",
+    "feature_weights",
+    "callbacks",
+    "kwargs",
 }
