@@ -218,7 +218,9 @@ def json_object(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"is not JSON: {error}. Received: {text!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"must be JSON, such as '{{\"num_leaves\": 15}}' ({error}). Received: {text!r}"
+        ) from None
     if not isinstance(content, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object. Received: {text!r}")
     return content
@@ -366,8 +368,8 @@ def widened(data: RankingData, width: int) -> RankingData:
 def print_results(trained: Trained) -> None:
     """The metrics by split as a table."""
     print(
-        f"learning rate: {trained.options.learning_rate:g}, "
-        f"best epoch: {trained.best_epoch} of {len(trained.history)}"
+        f"learning rate: {trained.options.learning_rate:g}, best epoch by "
+        f"{trained.options.watched}: {trained.best_epoch} of {len(trained.history)}"
     )
     for name, evaluation in trained.evaluations.items():
         intervals = evaluation.confidence_intervals()

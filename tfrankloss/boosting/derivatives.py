@@ -49,9 +49,10 @@ class TreeLoss:
         check_not_negative("curvature_floor", curvature_floor)
         name = type(self.loss).__name__
         if not self.loss.curved or self.loss.outputs > 1:
+            options = " with these options" if type(self.loss).curved else ""
             raise ValueError(
-                f"{name} has no curvature with these options, which trees need. Losses that have "
-                f"one: {', '.join(curved_losses())}. Received: loss={loss!r}"
+                f"{name} has no curvature{options}, which trees need. Losses that have one: "
+                f"{', '.join(curved_losses())}"
             )
         if not self.loss.strictly_convex and not curvature_floor:
             raise ValueError(
@@ -61,12 +62,11 @@ class TreeLoss:
         if normalize and not isinstance(self.loss, RankWeightedLoss):
             raise ValueError(
                 "normalize=True is for LambdaRank and the other losses of pairs with ranks. "
-                f"Received: loss={loss!r}"
+                f"Received: {name}"
             )
         if newton and not isinstance(self.loss, CrossEntropyLoss):
             raise ValueError(
-                "newton=True is for cross entropies (softmax, ListNet, XE-NDCG). "
-                f"Received: loss={loss!r}"
+                f"newton=True is for cross entropies (softmax, ListNet, XE-NDCG). Received: {name}"
             )
 
     def __call__(self, batch: "Batch", scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -150,10 +150,14 @@ def _ranker_class() -> Any:
             **arguments: Any,
         ) -> None:
             if given := {"eval_metric", "callbacks"} & {x for x, y in arguments.items() if y}:
-                raise ValueError(f"metrics stand in their place. Received: {sorted(given)}")
+                raise ValueError(
+                    "xgboost_ranker takes metrics=('ndcg@5',) instead. "
+                    f"Received: {', '.join(sorted(given))}"
+                )
             if arguments.get("objective", "rank:ndcg") != "rank:ndcg":
                 raise ValueError(
-                    f"loss stands in its place. Received: objective={arguments['objective']!r}"
+                    "xgboost_ranker takes loss='softmax' or another one instead. "
+                    f"Received: objective={arguments['objective']!r}"
                 )
             if isinstance(metrics, str):
                 raise ValueError(f"metrics must be names in a tuple. Received: metrics={metrics!r}")

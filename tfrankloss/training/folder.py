@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from tfrankloss import charts
+from tfrankloss import charts, models
 from tfrankloss.data.ranking_data import RankingData
 from tfrankloss.evaluation import Evaluation
 from tfrankloss.files import writing
@@ -169,6 +169,13 @@ def library_versions() -> dict[str, str]:
     return found
 
 
+def _tree_version(model: str) -> dict[str, str]:
+    try:
+        return {model: importlib.metadata.version(model)} if model not in models.MODELS else {}
+    except importlib.metadata.PackageNotFoundError:  # a distribution of another name
+        return {}
+
+
 def to_json(value: Any, indent: int | None = None) -> str:
     """JSON, also of layers."""
     return json.dumps(value, indent=indent, default=keras.saving.serialize_keras_object)
@@ -181,7 +188,7 @@ def _config(options: "TrainingOptions", splits: Mapping[str, RankingData]) -> di
             name: {"digest": split.digest(), "contents": repr(split)}
             for name, split in splits.items()
         },
-        "versions": library_versions(),
+        "versions": {**library_versions(), **_tree_version(options.model)},
         "backend": keras.backend.backend(),
         "python": sys.version.split()[0],
     }

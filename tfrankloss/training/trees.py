@@ -1,5 +1,6 @@
 """Training boosted trees round by round with a loss of this package."""
 
+import difflib
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -102,6 +103,11 @@ class TreeTrainer:
             self._say(
                 f"round {count}/{options.epochs}: {shown}; best {options.watched} "
                 f"{state.best:.4f} in round {state.best_epoch}"
+                + (
+                    f"; stopped after {options.patience} rounds without a better one"
+                    if stop
+                    else ""
+                )
             )
         return stop
 
@@ -210,8 +216,12 @@ def _check_parameters(model: str, library: Any, given: Mapping[str, Any]) -> Non
             "Loss, metrics, learning_rate, seed, epochs and patience are options of their own "
             f"(and normalize, newton, curvature_floor). Received: model_options with {taken}"
         )
-    if unknown := sorted(set(given) - known):
-        raise ValueError(f"{model} has no parameters {unknown}. Received: model_options={given}")
+    for name in sorted(set(given) - known):
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(
+            f"{model} has no parameter {name!r}.{hint} Received: model_options={given}"
+        )
     if "dart" in (given.get(name) for name in ("boosting", "boosting_type", "boost", "booster")):
         # Later rounds change the weights of earlier trees.
         raise ValueError("The best round of DART cannot be kept. Received: booster 'dart'")
