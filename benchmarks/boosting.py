@@ -280,7 +280,8 @@ def lightgbm_scores(fold: Mapping[str, Any], parameters: Mapping[str, Any]) -> n
 
     train = dataset("train")
     shared = {"learning_rate": 0.05, "num_leaves": 15, "verbose": -1, "seed": 0, "metric": "None"}
-    shared |= {"lambdarank_truncation_level": 10_000, "deterministic": True}
+    # Little data: threads would wait for each other.
+    shared |= {"lambdarank_truncation_level": 10_000, "deterministic": True, "num_threads": 1}
     stopped = "vali" in fold
     booster = lightgbm.train(
         {**shared, **parameters},
@@ -307,7 +308,7 @@ def xgboost_scores(fold: Mapping[str, Any], parameters: Mapping[str, Any]) -> np
     shared = {"learning_rate": 0.05, "max_leaves": 15, "grow_policy": "lossguide", "seed": 0}
     shared |= {"max_depth": 0, "disable_default_eval_metric": True, "base_score": 0.0}
     # As small as LightGBM's: the derivatives of a list are far below 1.
-    shared |= {"min_child_weight": 1e-3, "lambda": 0.0}
+    shared |= {"min_child_weight": 1e-3, "lambda": 0.0, "nthread": 1}
     lengths = fold["train"].lengths
     booster = xgboost.train(
         shared,

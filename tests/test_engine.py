@@ -44,9 +44,9 @@ CASES = [
     case(losses.ListMLELoss, oracles.list_mle),
     case(losses.ApproxNDCGLoss, oracles.approx_ndcg, temperature=0.3, topn=3),
     case(losses.LambdaRankLoss, lambdarank, topn=20),
-    case(losses.LambdaRankLoss, lambdarank, metric="mrr"),
+    slow(case(losses.LambdaRankLoss, lambdarank, metric="mrr")),
     slow(case(losses.LambdaRankLoss, lambdarank, metric="map", topn=4)),
-    case(losses.NDCGLoss1, ndcg_loss1, topn=5),
+    slow(case(losses.NDCGLoss1, ndcg_loss1, topn=5)),
     case(losses.NDCGLoss2, ndcg_loss2, topn=5),
     slow(case(losses.NDCGLoss2, ndcg_loss2, topn=5, cutoff="truncated")),
     slow(case(losses.NDCGLoss2PlusPlus, ndcg_loss2_plus_plus, topn=20)),
@@ -198,7 +198,7 @@ def test_a_score_that_is_not_a_number_is_not_lost() -> None:
     assert np.isnan(losses.NDCGLoss2()(np.array([[1.0, 2.0, 0.0, 0.0]]), scores))
 
 
-@pytest.mark.parametrize("size", [5, 40])
+@pytest.mark.parametrize("size", [5, pytest.param(40, marks=pytest.mark.slow)])
 def test_cutoff_beyond_lists_of_unknown_size(size: int) -> None:
     generator = np.random.default_rng(size)
     labels = generator.choice(5, (2, size)).astype("float32")

@@ -331,6 +331,7 @@ def test_a_changed_option_counts_at_the_next_call() -> None:
     assert value == pytest.approx((1 / np.log2(3)) / (3 + 1 / np.log2(3)), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_100000_documents_in_the_other_metrics() -> None:
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 5, (1, 100_000)).astype("float32")

@@ -73,7 +73,9 @@ def test_padding_stays_out_of_the_statistics() -> None:
     np.testing.assert_allclose(variance, 0.999 + 0.001 * documents.var(axis=0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["feedforward", "gam", "self_attention"])
+@pytest.mark.parametrize(
+    "name", ["feedforward", "gam", pytest.param("self_attention", marks=pytest.mark.slow)]
+)
 def test_a_compiled_step_learns_the_same(name: str) -> None:
     """Inside XLA padding has rows of its own, outside it has none."""
     options = {key: value for key, value in SMALL[name].items() if key not in ("dropout", "noise")}

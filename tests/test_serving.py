@@ -118,8 +118,10 @@ def answer(folder: Path, requests: dict[str, Any], tmp_path: Path) -> dict[str, 
     "name",
     [
         "feedforward",
-        "classification",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("self_attention", "gam")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("classification", "self_attention", "gam")
+        ),
     ],
 )
 def test_scores_in_a_second_process(name: str, tmp_path: Path) -> None:
@@ -439,6 +441,7 @@ def _export(root: str, barrier: Any, kill: str) -> None:
     serving.export(models.linear(2), root)
 
 
+@pytest.mark.slow
 def test_exports_at_once_and_killed(tmp_path: Path) -> None:
     """Ten at once are ten versions; one that is killed is none, or complete."""
     context = multiprocessing.get_context("forkserver")

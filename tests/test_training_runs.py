@@ -143,7 +143,11 @@ def check_same(resumed: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "options"), [("xendcg", {}), ("lambdarank", {"ranking": "plackett_luce"})]
+    ("loss", "options"),
+    [
+        ("xendcg", {}),
+        pytest.param("lambdarank", {"ranking": "plackett_luce"}, marks=pytest.mark.slow),
+    ],
 )
 def test_resume_draws_the_same_noise(loss: str, options: dict[str, Any], tmp_path: Path) -> None:
     chosen = {**OPTIONS, "loss": loss, "loss_options": options}
