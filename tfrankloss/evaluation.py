@@ -341,14 +341,15 @@ def _batches(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Queries of similar length, and the length of the longest, up to a multiple of `ROW_BLOCK`.
 
     Where the size of lists is not known to the graph, sums over pairs visit whole blocks of rows.
+    The graph serves all sizes: there may be as many as keep padding low.
     """
-    similar = np.searchsorted(backend.LIST_SIZES, sizes)
-    for number in np.unique(similar):
-        queries = np.flatnonzero(similar == number)
-        size = -(-int(sizes[queries].max()) // backend.ROW_BLOCK) * backend.ROW_BLOCK
+    longest_first = np.argsort(-sizes, kind="stable")
+    start = 0
+    while start < len(sizes):
+        size = -(-int(sizes[longest_first[start]]) // backend.ROW_BLOCK) * backend.ROW_BLOCK
         count = max(1, BATCH_DOCUMENTS // size)
-        for start in range(0, len(queries), count):
-            yield queries[start : start + count], size
+        yield longest_first[start : start + count], size
+        start += count
 
 
 def _padded(x: np.ndarray, rows: np.ndarray, inside: np.ndarray) -> np.ndarray:
@@ -381,7 +382,7 @@ def _checked_numbers(name: str, x: Any, query_ids: np.ndarray, rank: int = 1) ->
     """`x` in float64: scores that are numbers, others that are finite and not below 0."""
     array = np.asarray(x)
     try:
-        array = array.astype(np.float64)
+        array = array.astype(np.float64, copy=False)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be numbers. Received: an array of {array.dtype}") from None
     expected = {1: "[documents]", 2: "[documents, subtopics]"}[rank]

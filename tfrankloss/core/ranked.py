@@ -115,7 +115,7 @@ class Ranked:
             if few and size is not None and self.depth < size:
                 highest, _ = ops.top_k(highest, self.depth)
             else:
-                highest = ops.flip(ops.sort(highest, axis=1), axis=1)
+                highest = ranks.highest_first(highest)
             if by_label:
                 highest = ranks.scaled_gains(highest, self.mask, gain, self.highest)
             elif gain not in ranks.GAINS:

@@ -81,6 +81,13 @@ def descending_indices(keys: Array, mask: Array) -> Array:
     return ops.cast(indices, "int32")
 
 
+def highest_first(x: Array) -> Array:
+    """The numbers of each list from high to low."""
+    if backend.shapes_must_be_static():
+        return ops.flip(ops.sort(x, axis=1), axis=1)
+    return ops.top_k(x, ops.shape(x)[1])[0]  # TensorFlow's sort is this and more
+
+
 def _one_zero(keys: Array) -> Array:
     """The keys without a zero below zero, which XLA tells from the other one when it sorts."""
     return ops.where(keys == 0, ops.zeros_like(keys), keys)
