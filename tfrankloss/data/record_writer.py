@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -83,14 +83,13 @@ def write_records(
             _write_split(partial, split, columns, shards, options, progress, from_text=False)
         return
     options = options._replace(allow_empty=True)  # some of many files may be
-    sources = find_sources(_expanded(source))
     if runner is not None:
-        from tfrankloss.data.beam import run_pipeline
-
-        run_pipeline(sources, folder, shards, options, runner, runner_options)
+        rejected = _run(source, os.fspath(folder), shards, options, runner, runner_options)
+        _warn_rejected(rejected, folder)
         return
     if runner_options:
         raise ValueError(f"runner_options need a runner. Received: {list(runner_options)}")
+    sources = find_sources(_expanded(source))
     with _new_folder(folder) as partial:
         spool = partial / "spool"
         spool.mkdir()
@@ -107,7 +106,31 @@ def write_records(
             (partial / name).mkdir(exist_ok=True)
             _write_split(partial / name, split, columns, shards, options, progress)
         shutil.rmtree(spool)
-    warn_rejected(sum(len(file.rejected) for file in files), folder)
+    _warn_rejected(sum(len(file.rejected) for file in files), folder)
+
+
+def _run(
+    source: PathLike | Sequence[PathLike],
+    folder: str,
+    shards: int,
+    options: Options,
+    runner: str,
+    runner_options: Sequence[str],
+) -> int:
+    """Converts by a pipeline of Apache Beam; returns the number of rejected lines."""
+    from tfrankloss.data import beam
+
+    given = [source] if isinstance(source, str | os.PathLike) else list(source)
+    remote = ["://" in os.fspath(path) for path in given]
+    if any(remote) != all(remote):
+        raise ValueError(f"Files must be on this machine or none of them. Received: {given}")
+    sources: Mapping[str, Sequence[Source | str]]
+    if any(remote):
+        found = [file for path in given for file in beam.match_files(os.fspath(path))]
+        sources = {"": found}
+    else:
+        sources = find_sources(_expanded(source))
+    return beam.run_pipeline(sources, folder, shards, options, runner, runner_options)
 
 
 def _expanded(source: PathLike | Sequence[PathLike]) -> PathLike | Sequence[PathLike]:
@@ -132,7 +155,8 @@ def _matching(pattern: PathLike) -> list[PathLike]:
 def _new_folder(folder: PathLike) -> Iterator[Path]:
     """A hidden folder beside the target, which gets its name when all went well."""
     target = Path(os.path.abspath(folder))
-    check_empty(target)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise ValueError(f"The folder to write to must be new or empty. Received: {folder}")
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
     partial.mkdir()
@@ -143,12 +167,6 @@ def _new_folder(folder: PathLike) -> Iterator[Path]:
         os.rename(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def check_empty(target: Path) -> None:
-    """Raises unless a folder can be made there."""
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise ValueError(f"The folder to write to must be new or empty. Received: {target}")
 
 
 def _read(source: Source, options: Options, path: Path, progress: bool) -> Loaded:
@@ -225,7 +243,7 @@ def _contents(files: Sequence[Loaded], shards: int, from_text: bool) -> list[lis
     return contents
 
 
-def warn_rejected(count: int, folder: PathLike) -> None:
+def _warn_rejected(count: int, folder: PathLike) -> None:
     """Says that lines were left out."""
     if count:
         warnings.warn(

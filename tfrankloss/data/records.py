@@ -214,12 +214,10 @@ def open_records(pattern: str | os.PathLike[str]) -> Any:
     import tensorflow as tf
 
     path = os.fspath(pattern).rstrip("/")
-    if tf.io.gfile.isdir(path):
-        if tf.io.gfile.exists(f"{path}/{SCHEMA}"):
-            return _open(path, "*")
-        splits = [name for name in SPLITS if tf.io.gfile.exists(f"{path}/{name}/{SCHEMA}")]
-        if splits:
-            return {name: _open(f"{path}/{name}", "*") for name in splits}
+    splits = _splits(path)
+    if splits:
+        found = {name: _open(f"{path}/{name}".rstrip("/"), "*") for name in splits}
+        return found if splits != [""] else found[""]
     folder, _, name = path.rpartition("/")
     if not tf.io.gfile.exists(f"{folder or '.'}/{SCHEMA}"):
         raise FileNotFoundError(
@@ -227,6 +225,20 @@ def open_records(pattern: str | os.PathLike[str]) -> Any:
             f"pattern={path!r}"
         )
     return _open(folder or ".", name)
+
+
+def is_records(path: str) -> bool:
+    """Whether `open_records` opens what is in this folder."""
+    return bool(_splits(path.rstrip("/")))
+
+
+def _splits(folder: str) -> list[str]:
+    """The names of the folders of record files in a folder; of itself an empty name."""
+    import tensorflow as tf
+
+    if tf.io.gfile.exists(f"{folder}/{SCHEMA}"):
+        return [""]
+    return [name for name in SPLITS if tf.io.gfile.exists(f"{folder}/{name}/{SCHEMA}")]
 
 
 def _open(folder: str, pattern: str) -> Records:
@@ -389,7 +401,7 @@ def _batched(lists: "tf.data.Dataset", plan: BatchPlan, sizes: Sequence[int]) ->
         length = tf.io.parse_single_example(record, spec)["length"]
         return tf.reduce_sum(tf.cast(length <= ends, tf.int64))
 
-    def full(key: "tf.Tensor", window: "tf.data.Dataset") -> "tf.data.Dataset":
+    def reduce(key: "tf.Tensor", window: "tf.data.Dataset") -> "tf.data.Dataset":
         return window.batch(rooms[key]).map(lambda records: (records, key))
 
     def join(carried: Any, batch: Any) -> Any:
@@ -399,22 +411,22 @@ def _batched(lists: "tf.data.Dataset", plan: BatchPlan, sizes: Sequence[int]) ->
         """
         (waiting, size), (records, key) = carried, batch
         last = key < 0
-        is_full = tf.logical_and(~last, tf.size(records, tf.int64) == rooms[tf.maximum(key, 0)])
-        joined = tf.concat([waiting, records], axis=0)
-        size = tf.where(tf.logical_or(tf.size(waiting) > 0, last), size, key)
-        room = rooms[size]
-        enough = tf.logical_or(last, tf.size(joined, tf.int64) >= room)
-        taken = tf.where(enough, room, 0)
-        kept = tf.where(enough, tf.where(last, size, key), size)
-        return tf.cond(
-            is_full,
-            lambda: (carried, batch),
-            lambda: ((joined[taken:], kept), (joined[:taken], size)),
-        )
+
+        def rest() -> Any:
+            whole = tf.concat([waiting, records], axis=0)
+            to = tf.where(tf.logical_or(tf.size(waiting) > 0, last), size, key)
+            enough = tf.logical_or(last, tf.size(whole, tf.int64) >= rooms[to])
+            taken = tf.where(enough, rooms[to], 0)
+            kept = tf.where(tf.logical_and(enough, ~last), key, to)
+            return (whole[taken:], kept), (whole[:taken], to)
+
+        # Strings are copied where they are joined: not those of full batches.
+        full = tf.logical_and(~last, tf.size(records, tf.int64) == rooms[tf.maximum(key, 0)])
+        return tf.cond(full, lambda: (carried, batch), rest)
 
     none = tf.constant([], tf.string)
     end = tf.data.Dataset.from_tensors((none, tf.constant(-1, tf.int64)))
-    windows = lists.group_by_window(key, full, window_size_func=lambda key: rooms[key])
+    windows = lists.group_by_window(key, reduce, window_size_func=lambda key: rooms[key])
     batched = windows.concatenate(end).scan((none, tf.constant(0, tf.int64)), join)
     if plan.drop_remainder:
         return batched.filter(lambda records, size: tf.size(records, tf.int64) == rooms[size])
