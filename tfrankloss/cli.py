@@ -340,6 +340,11 @@ def read_data(name: str, num_features: int | None = None) -> Any:
     return data
 
 
+def in_memory(data: RankingData | Records) -> RankingData:
+    """The data, loaded where they are records."""
+    return data.to_ranking_data() if isinstance(data, Records) else data
+
+
 def one_split(name: str, split: str | None, model: Any) -> RankingData:
     """A single file, or one split of several, with the features that a model takes."""
     width = num_features(model)
@@ -354,7 +359,7 @@ def one_split(name: str, split: str | None, model: Any) -> RankingData:
         )
     else:
         found = data[split or "test"]
-    found = found.to_ranking_data() if isinstance(found, Records) else found
+    found = in_memory(found)
     if width != found.num_features:
         raise ValueError(
             f"The model takes {width} features. Received: data with {found.num_features}"
@@ -490,23 +495,17 @@ def read_folds(name: str) -> Any:
     folders = sorted(Path(name).glob("[Ff]old*")) if Path(name).is_dir() else []
     if not folders:
         data = read_data(name)
-        if isinstance(data, Records):
-            return data.to_ranking_data()
         if isinstance(data, dict):
-            splits = {
-                split: part.to_ranking_data() if isinstance(part, Records) else part
-                for split, part in data.items()
-            }
-            return splits
-        return data
+            return {split: in_memory(part) for split, part in data.items()}
+        return in_memory(data)
     return [load_letor(folder) for folder in folders]
 
 
 def run_convert(options: argparse.Namespace) -> None:
     """`tfrankloss convert`."""
     start = time.perf_counter()
-    names = ("shards", "on_error", "num_features", "missing_value", "allow_nonfinite")
-    names = (*names, "first_index", "runner", "runner_options")
+    names = ["shards", "on_error", "num_features", "missing_value", "allow_nonfinite"]
+    names += ["first_index", "runner", "runner_options"]
     write_records(
         options.inputs[0] if len(options.inputs) == 1 else options.inputs,
         options.out,

@@ -21,7 +21,7 @@ from typing import Any
 from tfrankloss.data import record_files
 from tfrankloss.data.parsing import Columns, Memory, Options, parse_source
 from tfrankloss.data.reader import columns_of
-from tfrankloss.data.record_files import RecordFile, join_pieces, piece_of, query_key
+from tfrankloss.data.record_files import RecordFile, join_pieces, piece_of, query_key, sort_key
 from tfrankloss.data.sources import Source
 from tfrankloss.data.statistics import Sample, merge_samples
 from tfrankloss.options import needs
@@ -101,8 +101,7 @@ def read_file(numbered: tuple[int, Source | str], options: Options, shards: int)
     for bad in file.rejected:
         yield TaggedOutput("rejected", (number, record_files.rejected_line(name, bad)))
     for place, query in enumerate(file.data.query_ids.astype(str).tolist()):
-        key = query_key(query)
-        yield key % shards, (key, query, number, piece_of(file, place))
+        yield query_key(query) % shards, (query, number, piece_of(file, place))
 
 
 def write_shard(
@@ -117,11 +116,12 @@ def write_shard(
 
     shard, values = grouped
     found = columns_of(columns, options)
-    pieces = sorted((x for x in values if x is not None), key=lambda x: x[:3])
-    lists = (
+    pieces = sorted((x for x in values if x is not None), key=lambda x: x[:2])
+    lists = [
         (query, join_pieces([piece for *_, piece in same], found, options))
-        for (_, query), same in itertools.groupby(pieces, key=lambda x: x[:2])
-    )
+        for query, same in itertools.groupby(pieces, key=lambda x: x[0])
+    ]
+    lists.sort(key=lambda x: sort_key(x[0], len(x[1].labels), float(x[1].labels.max())))
     name = record_files.file_name(shard, shards)
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary, name)
@@ -184,9 +184,11 @@ def _local(source: Source | str) -> Iterator[Source]:
     systems = _file_systems()
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary, source.rpartition("/")[2])
-        with systems.open(source, compression_type="uncompressed") as there:
-            with open(path, "wb") as here:
-                shutil.copyfileobj(there, here)
+        with (
+            systems.open(source, compression_type="uncompressed") as there,
+            open(path, "wb") as here,
+        ):
+            shutil.copyfileobj(there, here)
         yield Source(path)
 
 
@@ -197,9 +199,11 @@ def _publish(path: Path, target: str) -> None:
     with contextlib.suppress(OSError):  # another worker may have made it
         systems.mkdirs(folder)
     partial = f"{folder}/.{name}.{secrets.token_hex(8)}.partial"
-    with open(path, "rb") as here:
-        with systems.create(partial, compression_type="uncompressed") as there:
-            shutil.copyfileobj(here, there)
+    with (
+        open(path, "rb") as here,
+        systems.create(partial, compression_type="uncompressed") as there,
+    ):
+        shutil.copyfileobj(here, there)
     systems.rename([partial], [target])
 
 

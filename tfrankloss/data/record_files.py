@@ -4,9 +4,10 @@ FOLDER/records-00000-of-00016.tfrecord   a `tf.train.Example` for each list, see
 FOLDER/records.json                      the schema: numbers, histograms, statistics, files
 FOLDER/rejected.jsonl                    lines that could not be read, where there are any
 
-A query goes to the file that the hash of its id says, and stands there in the order of the hashes;
-its documents are in the order of the input. So the same input gives the same files, wherever and in
-however many pieces it is converted, and lists that were neighbours do not stay together.
+A query goes to the file that the hash of its id says; there, lists with a relevant document come
+first, shorter ones before longer ones (in steps of eight), and among those the hash decides. The
+documents of a list are in the order of the input. So the same input gives the same files, wherever
+and in however many pieces it is converted; and a reader finds lists of similar length together.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfrankloss.data.batches import MULTIPLE
 from tfrankloss.data.letor import shortest
 from tfrankloss.data.parsing import WHOLE_NUMBER, Loaded, Options
 from tfrankloss.data.reader import align
@@ -27,6 +29,8 @@ from tfrankloss.data.statistics import FeatureStatistics, Sample, merge_statisti
 FORMAT = 1
 SCHEMA = "records.json"
 REJECTED = "rejected.jsonl"
+# Bytes of a TFRecord file that stand around each record.
+FRAME = 16
 # More different labels than these are not counted.
 MOST_LABELS = 1000
 
@@ -60,6 +64,11 @@ def file_name(shard: int, shards: int) -> str:
 def query_key(query: str) -> int:
     """The hash of a query id."""
     return int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest(), "little")
+
+
+def sort_key(query: str, length: int, max_label: float) -> tuple[bool, int, int, str]:
+    """What decides where in its file a list stands."""
+    return not max_label > 0, -(-length // MULTIPLE) * MULTIPLE, query_key(query), query
 
 
 def piece_of(file: Loaded, number: int) -> Piece:
@@ -128,7 +137,7 @@ def write_file(
     Args:
         path: where to write.
         name: the name that the file will have.
-        lists: query ids, and their documents with all columns.
+        lists: query ids, and their documents with all columns, in the order of `sort_key`.
         num_features: number of features.
     """
     import tensorflow as tf
@@ -137,15 +146,21 @@ def write_file(
     lengths: Counter[int] = Counter()
     relevant: Counter[int] = Counter()
     labels: Counter[str] | None = Counter()
-    checksum, highest = 0, 0.0
+    segments: list[list[int]] = []
+    checksum, highest, offset = 0, 0.0, 0
     whole_numbers, documents, weights = True, False, False
     with tf.io.TFRecordWriter(str(path)) as file:
         for query, piece in lists:
             record = serialize(query, piece)
             file.write(record)
             checksum = zlib.crc32(record, checksum)
-            statistics.add(query_key(query), piece.features)
             length, maximum = len(piece.labels), float(piece.labels.max())
+            irrelevant, size, key, _ = sort_key(query, length, maximum)
+            statistics.add(key, piece.features)
+            if not segments or segments[-1][:2] != [int(not irrelevant), size]:
+                segments.append([int(not irrelevant), size, 0, offset])
+            segments[-1][2] += 1
+            offset += FRAME + len(record)
             lengths[length] += 1
             relevant[length] += maximum > 0
             highest = max(highest, maximum)
@@ -166,6 +181,8 @@ def write_file(
         "max_label": highest,
         "lengths": {str(length): lengths[length] for length in sorted(lengths)},
         "relevant": {str(length): relevant[length] for length in sorted(+relevant)},
+        # Lists with and without a relevant document, by length rounded up: number, first byte.
+        "segments": segments,
     }
     numbers, sample = statistics.finish()
     return RecordFile(entry, labels, whole_numbers, bool(documents), weights, numbers), sample
@@ -236,4 +253,14 @@ def merge_histograms(histograms: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def schema_text(schema: Mapping[str, Any]) -> str:
     """The contents of `records.json`."""
-    return json.dumps(schema, indent=1, allow_nan=False) + "\n"
+    short = {name: value for name, value in schema.items() if name not in ("statistics", "files")}
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in short.items()]
+    for name, opening, closing in (("statistics", "{", "}"), ("files", "[", "]")):
+        value = schema[name]
+        items = (
+            [f"{json.dumps(key)}: {json.dumps(x, allow_nan=False)}" for key, x in value.items()]
+            if isinstance(value, Mapping)
+            else [json.dumps(x) for x in value]
+        )
+        lines.append(f'"{name}": {opening}\n' + ",\n".join(items) + f"\n{closing}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

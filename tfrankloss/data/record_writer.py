@@ -8,6 +8,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -197,7 +198,7 @@ def _write_split(
 
         def lists(queries: list[_Query]) -> Iterator[tuple[str, Piece]]:
             nonlocal done
-            for _, query, places in sorted(queries):
+            for query, places in queries:
                 pieces = [piece_of(parts[file], number) for file, number in places]
                 whole = join_pieces(pieces, columns, options)
                 done += len(whole.labels)
@@ -220,12 +221,12 @@ def _write_split(
     (folder / record_files.SCHEMA).write_text(record_files.schema_text(schema), encoding="utf-8")
 
 
-# The hash and the id of a query, and where its documents are: file and number in that.
-_Query = tuple[int, str, list[tuple[int, int]]]
+# The id of a query, and where its documents are: file and number in that.
+_Query = tuple[str, list[tuple[int, int]]]
 
 
 def _contents(files: Sequence[Loaded], shards: int, from_text: bool) -> list[list[_Query]]:
-    """The queries of each record file."""
+    """The queries of each record file, in their order."""
     ids = [file.data.query_ids for file in files]
     if not all(file.named for file in files):  # lists without names are numbered
         ends = np.cumsum([len(file.data) for file in files])
@@ -237,10 +238,23 @@ def _contents(files: Sequence[Loaded], shards: int, from_text: bool) -> list[lis
             if query in found and from_text:
                 found[query].append((number, place))
                 continue
-            key = query_key(query)
             found[query] = [(number, place)]
-            contents[key % shards].append((key, query, found[query]))
-    return contents
+            contents[query_key(query) % shards].append((query, found[query]))
+    lengths = [file.data.lengths for file in files]
+    highest = [
+        np.maximum.reduceat(file.data.labels, file.data.row_splits[:-1])
+        if len(file.data)
+        else np.empty(0)
+        for file in files
+    ]
+
+    def key(query: _Query) -> Any:
+        name, places = query
+        length = sum(int(lengths[file][number]) for file, number in places)
+        max_label = max(float(highest[file][number]) for file, number in places)
+        return record_files.sort_key(name, length, max_label), places
+
+    return [sorted(queries, key=key) for queries in contents]
 
 
 def _warn_rejected(count: int, folder: PathLike) -> None:

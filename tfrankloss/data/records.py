@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -31,8 +31,9 @@ from tfrankloss.options import check_choice, check_integer
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Files that are read in turns when lists are shuffled.
-CYCLE = 16
+# Files that are read in turns for each size when lists are shuffled, and the bytes read at once.
+CYCLE = 8
+BUFFER = 1 << 18
 # Lists among which the next one is drawn.
 SHUFFLE_BUFFER = 1024
 SPLITS = ("train", "vali", "test")
@@ -142,14 +143,14 @@ class Records:
     ) -> "tf.data.Dataset":
         """Padded batches that are read while they are used, as `RankingData.to_dataset` has them.
 
-        Shuffled, files are read in another order in every epoch, sixteen at a time, and lists are
-        drawn from a buffer; the same seed gives the same order. The sizes that lists are padded to
-        come from the lengths of all files, so that they are the same in all shards. Lists wait
-        until as many of their size are there as a batch holds: together with the buffer this is
-        what is held in memory. What is left of the sizes at the end goes into common batches.
+        Shuffled, files are read in another order in every epoch, several at a time, lists are drawn
+        from a buffer, and sizes come in any order; the same seed gives the same order. The sizes
+        that lists are padded to come from the lengths of all files, so that they are the same in
+        all shards. In memory are the lists of the buffer and a few batches.
 
         Args:
-            shuffle_buffer: number of lists among which the next one is drawn.
+            shuffle_buffer: number of lists, of all sizes, among which the next ones are drawn; for
+                each size there are at least as many as a batch holds.
             **options: see `RankingData.to_dataset`.
         """
         check_integer("shuffle_buffer", shuffle_buffer, minimum=1)
@@ -168,17 +169,18 @@ class Records:
         arrays = {"features": features.reshape(-1), "labels": labels}
         if weights is not None:
             arrays["weights"] = weights
-        spec = {name: tf.io.FixedLenFeature([], tf.string) for name in (*arrays, "query")}
-        spec |= {"length": tf.io.FixedLenFeature([], tf.int64)}
+        spec: dict[str, Any] = {
+            name: tf.io.FixedLenFeature([], tf.string, "") for name in (*arrays, "query")
+        }
+        spec |= {"length": tf.io.FixedLenFeature([], tf.int64, 0)}
         spec |= {"documents": tf.io.RaggedFeature(tf.string)}
         lengths: list[int] = []
         queries: list[bytes] = []
         names: list[str] = []
         place = dict.fromkeys(arrays, 0)
-        order = np.arange(len(self.files))
-        for batch in _lists(self, tf.constant(order), 1).batch(256):
-            _check_damage(batch)
-            parsed = tf.io.parse_example(batch, spec)
+        parts = _parts(self, 0, np.inf)
+        for batch in _lists(parts, tf.range(len(parts)), 1).batch(256):
+            parsed = _parse(batch, spec)
             for name, array in arrays.items():
                 values = np.frombuffer(b"".join(parsed[name].numpy().tolist()), "<f4")
                 array[place[name] : place[name] + len(values)] = values
@@ -267,6 +269,43 @@ def _open(folder: str, pattern: str) -> Records:
     return Records(folder, schema, files)
 
 
+class _Part(NamedTuple):
+    """Records of a file that stand together."""
+
+    path: str
+    offset: int
+    count: int
+
+
+class _Size(NamedTuple):
+    """The lists that are padded to one size, and how many of them come together."""
+
+    size: int
+    lists: int
+    parts: list[_Part]
+
+    @property
+    def count(self) -> int:
+        """The number of lists."""
+        return sum(part.count for part in self.parts)
+
+
+def _parts(data: Records, above: float, up_to: float) -> list[_Part]:
+    """Where the lists of these lengths are: in each file with and without relevant documents."""
+    parts = []
+    for file in data.files:
+        for relevant in (1,) if data.only_relevant else (1, 0):
+            chosen = [
+                (offset, count)
+                for kind, size, count, offset in file["segments"]
+                if kind == relevant and above < size <= up_to
+            ]
+            if chosen:
+                count = sum(count for _, count in chosen)
+                parts.append(_Part(f"{data.folder}/{file['name']}", chosen[0][0], count))
+    return parts
+
+
 def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Dataset":
     import tensorflow as tf
 
@@ -275,63 +314,88 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
     whole = data._lengths(data.schema["files"])
     lengths = np.repeat(list(whole), list(whole.values()))
     sizes = sizes_of(lengths, plan, data.parts)
-    count = _count(data._lengths(data.files), sizes, plan)
+    ends: list[float] = [0, *sizes[:-1], np.inf]  # the largest size has all that are cut, too
+    groups = [
+        _Size(size, plan.lists_per_batch(size), _parts(data, ends[place], ends[place + 1]))
+        for place, size in enumerate(sizes)
+    ]
+    # From the largest size to the smallest.
+    groups = [group for group in reversed(groups) if group.parts]
+    count = _count(groups, plan)
     check_batches(plan, count, len(data), sizes, lengths.max())
     epochs = itertools.count(plan.first_epoch)
-
-    def seeds() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The order of the files and two numbers for each epoch; see `batches.make_dataset`."""
-        for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
-            generator = np.random.default_rng([plan.seed, epoch if plan.shuffle else 0])
-            order = np.arange(len(data.files))
-            if plan.shuffle:
-                generator.shuffle(order)
-            yield order, generator.integers(1, 2**31 - 1, 2)
-
     specs = element_specs(plan, data.num_features, data.schema["weights"])
 
-    def epoch(order: "tf.Tensor", seed: "tf.Tensor") -> "tf.data.Dataset":
+    def plans() -> Iterator[Any]:
+        """For each epoch, see `batches.make_dataset`: order of parts, of sizes, and two numbers."""
+        for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
+            generator = np.random.default_rng([plan.seed, epoch if plan.shuffle else 0])
+            orders = [np.arange(len(group.parts)) for group in groups]
+            turns = np.repeat(np.arange(len(groups)), [x.count // x.lists for x in groups])
+            for order in (*orders, turns) if plan.shuffle else ():
+                generator.shuffle(order)
+            # What fills no batch comes at the end, see `_joined`.
+            rest = [place for place, x in enumerate(groups) if x.count % x.lists]
+            turns = np.concatenate([turns, np.array(rest, np.int64)])
+            yield np.concatenate(orders), turns, generator.integers(1, 2**31 - 1, 2)
+
+    def batches_of(group: _Size, order: "tf.Tensor", seed: "tf.Tensor") -> "tf.data.Dataset":
+        lists = _lists(group.parts, order, CYCLE if plan.shuffle else 1)
+        if plan.shuffle:
+            share = max(group.lists, buffer * group.count // len(data))
+            lists = lists.shuffle(share, seed=seed, reshuffle_each_iteration=False)
+        return lists.batch(group.lists)
+
+    def epoch(orders: "tf.Tensor", turns: "tf.Tensor", seed: "tf.Tensor") -> "tf.data.Dataset":
         # The graph of this function only: an order depends on nothing but its own seed.
         tf.random.set_seed(1)
-        lists = _lists(data, order, min(CYCLE, len(data.files)) if plan.shuffle else 1)
-        if plan.shuffle:
-            lists = lists.shuffle(buffer, seed=seed[0], reshuffle_each_iteration=False)
-        parser = _Parser(plan, specs, sizes, seed)
-        batched = _batched(lists, plan, sizes).enumerate()
-        return batched.map(parser, num_parallel_calls=2, deterministic=True)
+        of_groups = tf.split(orders, [len(group.parts) for group in groups])
+        batched = [
+            batches_of(group, order, seed[0] + place)
+            for place, (group, order) in enumerate(zip(groups, of_groups, strict=True))
+        ]
+        turn = tf.data.Dataset.from_tensor_slices(turns)
+        mixed = tf.data.Dataset.choose_from_datasets(batched, turn, stop_on_empty_dataset=False)
+        joined = _joined(tf.data.Dataset.zip((mixed, turn)), groups, plan)
+        parser = _Parser(plan, specs, groups, seed[1])
+        return joined.enumerate().map(parser, num_parallel_calls=2, deterministic=True)
 
-    signature = (
-        tf.TensorSpec([len(data.files)], tf.int64),
-        tf.TensorSpec([2], tf.int64),
+    numbers = tf.TensorSpec([None], tf.int64)
+    dataset = tf.data.Dataset.from_generator(
+        plans, output_signature=(numbers, numbers, tf.TensorSpec([2], tf.int64))
     )
-    dataset = tf.data.Dataset.from_generator(seeds, output_signature=signature).flat_map(epoch)
-    return finished(dataset, plan, count)
+    return finished(dataset.flat_map(epoch), plan, count)
 
 
-def _lists(data: Records, order: "tf.Tensor", cycle: int) -> "tf.data.Dataset":
+def _lists(parts: Sequence[_Part], order: "tf.Tensor", cycle: int) -> "tf.data.Dataset":
     """The records of all lists, as bytes.
 
-    A record that cannot be read, and all behind it in the same file, come as records that name the
-    file, for `_check_damage`: TensorFlow's own error does not.
+    A record that cannot be read, and all behind it in the same part, come as records that name the
+    file, for `_parse`: TensorFlow's own error does not.
     """
     import tensorflow as tf
 
-    paths = [f"{data.folder}/{file['name']}" for file in data.files]
-    counts = tf.constant([file["queries"] for file in data.files], tf.int64)
-    marks = tf.constant([_mark(path) for path in paths])
-
-    def read(path: "tf.Tensor", mark: "tf.Tensor", count: "tf.Tensor") -> "tf.data.Dataset":
-        records = tf.data.TFRecordDataset(path, buffer_size=1 << 20).ignore_errors()
-        return records.concatenate(tf.data.Dataset.from_tensors(mark).repeat()).take(count)
-
-    files = tf.data.Dataset.from_tensor_slices(
-        tuple(tf.gather(column, order) for column in (tf.constant(paths), marks, counts))
+    paths, offsets, counts = zip(*parts, strict=True)
+    columns = (
+        tf.constant(paths),
+        tf.constant(offsets, tf.int64),
+        tf.constant(counts, tf.int64),
+        tf.constant([_mark(path) for path in paths]),
     )
-    lists = files.interleave(read, cycle_length=cycle, block_length=1, deterministic=True)
-    if data.only_relevant and any(file["lengths"] != file["relevant"] for file in data.files):
-        spec = {"maximum": tf.io.FixedLenFeature([], tf.float32)}
-        lists = lists.filter(lambda record: tf.io.parse_single_example(record, spec)["maximum"] > 0)
-    return lists
+
+    def read(
+        path: "tf.Tensor", offset: "tf.Tensor", count: "tf.Tensor", mark: "tf.Tensor"
+    ) -> "tf.data.Dataset":
+        # `tf.data.TFRecordDataset`, which does not offer to begin within a file.
+        variant = tf.raw_ops.TFRecordDatasetV2(
+            filenames=[path], compression_type="", buffer_size=BUFFER, byte_offsets=[offset]
+        )
+        records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+        marks = tf.data.Dataset.from_tensors(mark).repeat()
+        return records.ignore_errors().concatenate(marks).take(count)
+
+    files = tf.data.Dataset.from_tensor_slices(tuple(tf.gather(x, order) for x in columns))
+    return files.interleave(read, cycle_length=min(cycle, len(parts)), block_length=1)
 
 
 def _mark(path: str) -> bytes:
@@ -346,69 +410,44 @@ def _mark(path: str) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def _check_damage(records: "tf.Tensor") -> None:
-    """Raises if one of the records stands for a damaged file."""
+def _parse(records: "tf.Tensor", spec: Mapping[str, Any]) -> Any:
+    """What is in the records; raises if one of them stands for a damaged file."""
     import tensorflow as tf
 
-    spec = {"damaged": tf.io.FixedLenFeature([], tf.string, "")}
-    damaged = tf.io.parse_example(records, spec)["damaged"]
-    place = tf.reduce_max(tf.where(damaged != "", tf.range(tf.size(damaged)), 0))
+    parsed = tf.io.parse_example(
+        records, {"damaged": tf.io.FixedLenFeature([], tf.string, ""), **spec}
+    )
+    damaged = parsed.pop("damaged")
+    place = tf.argmax(tf.strings.length(damaged))
     message = "A record file is damaged or cannot be read:"
     tf.debugging.Assert(tf.reduce_all(damaged == ""), [message, damaged[place]])
+    return parsed
 
 
-def _descending(plan: BatchPlan, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Sizes from the largest to the smallest, and how many lists of each come together."""
-    return [(size, plan.lists_per_batch(size)) for size in reversed(sizes)]
+def _count(groups: Sequence[_Size], plan: BatchPlan) -> int:
+    """The number of batches that `_joined` makes."""
+    count, waiting, room = 0, 0, 0
+    for group in groups:
+        count += group.count // group.lists
+        room = room if waiting else group.lists
+        waiting += group.count % group.lists
+        if waiting >= room:
+            count, waiting, room = count + 1, waiting - room, group.lists
+    return count + (waiting > 0 and not plan.drop_remainder)
 
 
-def _count(lengths: Mapping[int, int], sizes: Sequence[int], plan: BatchPlan) -> int:
-    """The number of batches that `_batched` makes."""
-    if len(sizes) == 1:
-        (lists,) = (lists for _, lists in _descending(plan, sizes))
-        total = sum(lengths.values())
-        return total // lists if plan.drop_remainder else -(-total // lists)
-    count, carried, room = 0, 0, 0
-    ends = np.searchsorted(sizes, list(lengths))
-    for place, (_, lists) in enumerate(_descending(plan, sizes)):
-        here = sum(
-            number
-            for number, end in zip(lengths.values(), ends, strict=True)
-            if end == len(sizes) - 1 - place
-        )
-        count += here // lists
-        rest = here % lists
-        room = room if carried else lists
-        carried += rest
-        if carried >= room:
-            count, carried, room = count + 1, carried - room, lists
-    return count + (carried > 0 and not plan.drop_remainder)
+def _joined(
+    batched: "tf.data.Dataset", groups: Sequence[_Size], plan: BatchPlan
+) -> "tf.data.Dataset":
+    """Lists that fill no batch of their size go with those of the next smaller one.
 
-
-def _batched(lists: "tf.data.Dataset", plan: BatchPlan, sizes: Sequence[int]) -> "tf.data.Dataset":
-    """Batches of records, and which of the sizes, from the largest, each is padded to."""
+    They come at the end, from the largest size to the smallest, and behind them -1.
+    """
     import tensorflow as tf
 
-    ordered = _descending(plan, sizes)
-    rooms = tf.constant([lists for _, lists in ordered], tf.int64)
-    if len(sizes) == 1:
-        batched = lists.batch(ordered[0][1], drop_remainder=plan.drop_remainder)
-        return batched.map(lambda records: (records, tf.constant(0, tf.int64)))
-    ends = tf.constant(sizes[:-1], tf.int64)
-    spec = {"length": tf.io.FixedLenFeature([], tf.int64)}
-
-    def key(record: "tf.Tensor") -> "tf.Tensor":
-        length = tf.io.parse_single_example(record, spec)["length"]
-        return tf.reduce_sum(tf.cast(length <= ends, tf.int64))
-
-    def reduce(key: "tf.Tensor", window: "tf.data.Dataset") -> "tf.data.Dataset":
-        return window.batch(rooms[key]).map(lambda records: (records, key))
+    rooms = tf.constant([group.lists for group in groups], tf.int64)
 
     def join(carried: Any, batch: Any) -> Any:
-        """Lists that fill no batch of their size go with those of the next smaller one.
-
-        They come at the end, from the largest size to the smallest, and behind them -1.
-        """
         (waiting, size), (records, key) = carried, batch
         last = key < 0
 
@@ -426,11 +465,10 @@ def _batched(lists: "tf.data.Dataset", plan: BatchPlan, sizes: Sequence[int]) ->
 
     none = tf.constant([], tf.string)
     end = tf.data.Dataset.from_tensors((none, tf.constant(-1, tf.int64)))
-    windows = lists.group_by_window(key, reduce, window_size_func=lambda key: rooms[key])
-    batched = windows.concatenate(end).scan((none, tf.constant(0, tf.int64)), join)
+    joined = batched.concatenate(end).scan((none, tf.constant(0, tf.int64)), join)
     if plan.drop_remainder:
-        return batched.filter(lambda records, size: tf.size(records, tf.int64) == rooms[size])
-    return batched.filter(lambda records, size: tf.size(records) > 0)
+        return joined.filter(lambda records, size: tf.size(records, tf.int64) == rooms[size])
+    return joined.filter(lambda records, size: tf.size(records) > 0)
 
 
 class _Parser:
@@ -439,15 +477,14 @@ class _Parser:
     Args:
         plan: how.
         specs: shapes and types of the arrays.
-        sizes: what lists are padded to, ascending.
-        seed: two numbers of the epoch.
+        groups: what lists are padded to.
+        seed: a number of the epoch.
     """
 
     def __init__(
-        self, plan: BatchPlan, specs: Mapping[str, Any], sizes: Sequence[int], seed: "tf.Tensor"
+        self, plan: BatchPlan, specs: Mapping[str, Any], groups: Sequence[_Size], seed: "tf.Tensor"
     ) -> None:
-        self._plan, self._specs, self._seed = plan, specs, seed
-        self._ordered = _descending(plan, sizes)
+        self._plan, self._specs, self._groups, self._seed = plan, specs, groups, seed
         self._width = cast(int, specs["features"].shape[-1])
         self._names = ["labels", "features"] + (["weights"] if specs["weights"] else [])
 
@@ -455,21 +492,25 @@ class _Parser:
         import tensorflow as tf
 
         records, key = batch
-        _check_damage(records)
-        size = tf.constant([size for size, _ in self._ordered])[key]
-        lists = tf.constant([lists for _, lists in self._ordered])[key]
-        empty = tf.fill([lists - tf.size(records)], "")  # lists that fill the batch up
+        size = tf.constant([group.size for group in self._groups])[key]
+        lists = tf.constant([group.lists for group in self._groups])[key]
+        missing = lists - tf.size(records)
+        records = tf.cond(  # empty lists fill the batch up
+            missing > 0,
+            lambda: tf.concat([records, tf.fill([missing], "")], axis=0),
+            lambda: records,
+        )
         spec: dict[str, Any] = {
             name: tf.io.FixedLenFeature([], tf.string, "") for name in self._names
         }
         spec["length"] = tf.io.FixedLenFeature([], tf.int64, 0)
-        parsed = tf.io.parse_example(tf.concat([records, empty], axis=0), spec)
+        parsed = _parse(records, spec)
         lengths = tf.cast(parsed["length"], tf.int32)
         cut = self._plan.list_size is not None and self._plan.truncate == "relevant"
         longest = tf.maximum(tf.reduce_max(lengths), size) if cut else size
         arrays = self._decoded(parsed, lengths, lists, longest)
         if cut:
-            seed = tf.stack([self._seed[1], number])
+            seed = tf.stack([self._seed, number])
             arrays = tf.cond(
                 longest > size, lambda: self._relevant(arrays, lengths, size, seed), lambda: arrays
             )
