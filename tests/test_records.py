@@ -30,7 +30,7 @@ def by_query(given: RankingData) -> dict[str, list[Any]]:
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> tuple[RankingData, data.Records]:
     """Lists as long as those of Web30K, in memory and in seven files."""
-    given = web_like(600)
+    given = web_like(200)
     folder = tmp_path_factory.mktemp("web")
     data.write_records(given, folder, shards=7)
     return given, data.open_records(folder)
@@ -197,10 +197,10 @@ def test_killed_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     "options",
     [
         {},
-        {"batch_size": 16},
+        {"batch_size": 8},
         {"max_documents": 4096},
         {"batch_size": 16, "shuffle": False},
-        {"batch_size": 32, "list_size": 1256, "inputs": "features"},
+        {"batch_size": 32, "list_size": 512, "inputs": "features"},
     ],
     ids=str,
 )
@@ -241,11 +241,12 @@ def test_batches_like_those_from_memory(
     assert padded <= 1.1 * memory
 
 
-def test_seeds(web: tuple[RankingData, data.Records]) -> None:
-    _, records = web
+def test_seeds(tmp_path: Path) -> None:
+    data.write_records(web_like(60), tmp_path, shards=3)
+    records = data.open_records(tmp_path)
 
     def orders(epochs: int = 2, **options: Any) -> list[list[int]]:
-        dataset = records.to_dataset(batch_size=32, **options)
+        dataset = records.to_dataset(batch_size=16, **options)
         return [[x for element in dataset for x in documents(element)] for _ in range(epochs)]
 
     first, second = orders(seed=1)
@@ -254,12 +255,11 @@ def test_seeds(web: tuple[RankingData, data.Records]) -> None:
     assert orders(seed=1) == [first, second]
     assert orders(1, seed=2)[0] != first
     assert orders(1, seed=1, first_epoch=1) == [second]
-    assert orders(1, seed=1, shuffle_buffer=3)[0] != first
     still = orders(seed=1, shuffle=False)
     assert still[0] == still[1] == orders(1, seed=2, shuffle=False)[0]
-    dataset = records.to_dataset(batch_size=32, seed=1, repeat=True)
+    dataset = records.to_dataset(batch_size=16, seed=1, repeat=True)
     assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
-    count = int(records.to_dataset(batch_size=32).cardinality())
+    count = int(records.to_dataset(batch_size=16).cardinality())
     for _ in range(2):
         endless = [x for element in dataset.take(2 * count) for x in documents(element)]
         assert endless == first + second
@@ -268,7 +268,7 @@ def test_seeds(web: tuple[RankingData, data.Records]) -> None:
 def test_remainder(web: tuple[RankingData, data.Records]) -> None:
     given, records = web
     for options in (
-        {"batch_size": 16},
+        {"batch_size": 8},
         {"max_documents": 4096},
         {"list_size": 8, "batch_size": 64},
     ):
@@ -278,8 +278,8 @@ def test_remainder(web: tuple[RankingData, data.Records]) -> None:
         elements = list(cut)
         assert len(elements) == int(cut.cardinality()) == len(full)
         assert [documents(x) for x in elements] == [documents(x) for x in full]
-    with pytest.raises(ValueError, match="leaves no batch of 600 queries"):
-        records.to_dataset(batch_size=601, drop_remainder=True)
+    with pytest.raises(ValueError, match="leaves no batch of 200 queries"):
+        records.to_dataset(batch_size=201, drop_remainder=True)
 
 
 def test_truncation(tmp_path: Path) -> None:
@@ -295,16 +295,17 @@ def test_truncation(tmp_path: Path) -> None:
         assert inputs["mask"].shape == (2, 10)
         rows = zip(inputs["features"].numpy()[..., 0].astype(int), found.numpy())
         lists = [row[label >= 0].tolist() for row, label in rows]
-        for row in lists:
-            np.testing.assert_array_equal(given.labels[row] >= 0, True)
+        np.testing.assert_array_equal(
+            found.numpy()[found.numpy() >= 0], given.labels[sum(lists, [])]
+        )
         return sorted(lists)
 
     long, short = kept(shuffle=False)
     assert short == [50, 51, 52]
     assert {3, 30, 40} <= set(long) and long == sorted(set(long)) and len(long) == 10
     assert long != list(range(10))
-    assert kept(shuffle=False) == kept(shuffle=False, seed=0) == [long, short]
-    drawn = {tuple(kept(seed=seed)[0]) for seed in range(4)}
+    assert kept(shuffle=False) == [long, short]
+    drawn = {tuple(kept(seed=seed)[0]) for seed in range(2)}
     assert len(drawn) > 1 and all({3, 30, 40} <= set(row) for row in drawn)
     assert kept(truncate="position", shuffle=False)[0] == list(range(10))
 
@@ -378,12 +379,11 @@ def test_damage(tmp_path: Path) -> None:
     (folder / name).write_bytes(content)
     records = data.open_records(folder)  # of the same size: seen when it is read
     for read in (
-        lambda: list(records.to_dataset(batch_size=4)),
-        lambda: list(records.to_dataset(batch_size=4, list_size=8)),
+        lambda: list(records.to_dataset(batch_size=8)),
         records.to_ranking_data,
         lambda: list(records.discard_without_relevant().to_dataset()),
     ):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"damaged.*flipped/{name}"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s)damaged.*flipped/{name}"):
             read()
     folder = copy("cut")
     (folder / name).write_bytes(content[: len(content) // 2])

@@ -41,47 +41,63 @@ def run_pipeline(
     chosen = pipeline_options.PipelineOptions([f"--runner={runner}", *runner_options])
     check_empty(folder)
     places = {name: f"{folder}/{name}".rstrip("/") for name in sources}
-    with beam.Pipeline(options=chosen) as pipeline:
-        read = {
-            name: pipeline
-            | f"files {name}" >> beam.Create(list(enumerate(files)))
-            | f"apart {name}" >> beam.Reshuffle()
-            | f"read {name}"
-            >> beam.FlatMap(read_file, options, shards).with_outputs(
-                "columns", "lines", "rejected", main="pieces"
-            )
-            for name, files in sources.items()
-        }
-        # Splits have the same columns.
-        together = tuple(outputs.columns for outputs in read.values()) | beam.Flatten()
-        columns = beam.pvalue.AsList(together)
-        for name, outputs in read.items():
-            # A record file without queries is written, too.
-            every = pipeline | f"shards {name}" >> beam.Create([(x, None) for x in range(shards)])
-            grouped = (
-                (every, outputs.pieces)
-                | f"with empty ones {name}" >> beam.Flatten()
-                | f"by shard {name}" >> beam.GroupByKey()
-            )
-            written = grouped | f"write {name}" >> beam.FlatMap(
-                write_shard, places[name], shards, options, columns=columns
-            ).with_outputs("samples", main="files")
-            sample = written.samples | f"sample {name}" >> beam.CombineGlobally(merge_samples)
-            _ = (
-                pipeline
-                | f"once {name}" >> beam.Create([places[name]])
-                | f"schema {name}"
-                >> beam.Map(
-                    write_schema,
-                    options,
-                    columns=columns,
-                    files=beam.pvalue.AsList(written.files),
-                    sample=beam.pvalue.AsSingleton(sample),
-                    lines=beam.pvalue.AsList(outputs.lines),
-                    rejected=beam.pvalue.AsList(outputs.rejected),
-                )
-            )
+    pipeline = beam.Pipeline(options=chosen)
+    _build(pipeline, sources, places, shards, options)
+    try:
+        pipeline.run().wait_until_finish()
+    except RuntimeError as error:  # what is wrong, with all that Beam adds to it
+        raise ValueError(f"The pipeline failed: {str(error).strip().splitlines()[-1]}") from error
     return sum(_rejected(place) for place in places.values())
+
+
+def _build(
+    pipeline: Any,
+    sources: Mapping[str, Sequence[Source | str]],
+    places: Mapping[str, str],
+    shards: int,
+    options: Options,
+) -> None:
+    """Adds the steps for each split."""
+    beam = needs("apache_beam", "beam")
+    read = {
+        name: pipeline
+        | f"files {name}" >> beam.Create(list(enumerate(files)))
+        | f"apart {name}" >> beam.Reshuffle()
+        | f"read {name}"
+        >> beam.FlatMap(read_file, options, shards).with_outputs(
+            "columns", "lines", "rejected", main="pieces"
+        )
+        for name, files in sources.items()
+    }
+    # Splits have the same columns.
+    together = tuple(outputs.columns for outputs in read.values()) | beam.Flatten()
+    columns = beam.pvalue.AsList(together)
+    for name, outputs in read.items():
+        # A record file without queries is written, too.
+        every = pipeline | f"shards {name}" >> beam.Create([(x, None) for x in range(shards)])
+        grouped = (
+            (every, outputs.pieces)
+            | f"with empty ones {name}" >> beam.Flatten()
+            | f"by shard {name}" >> beam.GroupByKey()
+        )
+        written = grouped | f"write {name}" >> beam.FlatMap(
+            write_shard, places[name], shards, options, columns=columns
+        ).with_outputs("samples", main="files")
+        sample = written.samples | f"sample {name}" >> beam.CombineGlobally(merge_samples)
+        _ = (
+            pipeline
+            | f"once {name}" >> beam.Create([places[name]])
+            | f"schema {name}"
+            >> beam.Map(
+                write_schema,
+                options,
+                columns=columns,
+                files=beam.pvalue.AsList(written.files),
+                sample=beam.pvalue.AsSingleton(sample),
+                lines=beam.pvalue.AsList(outputs.lines),
+                rejected=beam.pvalue.AsList(outputs.rejected),
+            )
+        )
 
 
 def read_file(numbered: tuple[int, Source | str], options: Options, shards: int) -> Iterator[Any]:

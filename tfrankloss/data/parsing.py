@@ -477,10 +477,12 @@ class _Assembly:
             first = "; ".join(str(bad.at(name, line)) for line, _, bad in self._bad[:NAMED_LINES])
             messages.append(f"{len(self._bad)} lines of {name} were skipped, the first: {first}")
         if not self._rows and self._options.allow_empty:
-            columns = {"labels": np.empty(0, np.float32), "row_splits": np.zeros(1, np.int64)}
-            return self._sink.finish(
-                {**columns, "query_ids": np.empty(0, np.int64)}, self._details(0, True)
-            )
+            empty: dict[str, np.ndarray] = {
+                "labels": np.empty(0, np.float32),
+                "row_splits": np.zeros(1, np.int64),
+                "query_ids": np.empty(0, np.int64),
+            }
+            return self._sink.finish(empty, self._details(0, True))
         if not self._rows:
             raise LetorFormatError(name, 0, 0, "".join(messages), "the file holds no documents")
         given = self._options.num_features

@@ -274,7 +274,7 @@ class _Part(NamedTuple):
 
     path: str
     offset: int
-    count: int
+    queries: int
 
 
 class _Size(NamedTuple):
@@ -285,9 +285,9 @@ class _Size(NamedTuple):
     parts: list[_Part]
 
     @property
-    def count(self) -> int:
+    def queries(self) -> int:
         """The number of lists."""
-        return sum(part.count for part in self.parts)
+        return sum(part.queries for part in self.parts)
 
 
 def _parts(data: Records, above: float, up_to: float) -> list[_Part]:
@@ -331,18 +331,18 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
         for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
             generator = np.random.default_rng([plan.seed, epoch if plan.shuffle else 0])
             orders = [np.arange(len(group.parts)) for group in groups]
-            turns = np.repeat(np.arange(len(groups)), [x.count // x.lists for x in groups])
+            turns = np.repeat(np.arange(len(groups)), [x.queries // x.lists for x in groups])
             for order in (*orders, turns) if plan.shuffle else ():
                 generator.shuffle(order)
             # What fills no batch comes at the end, see `_joined`.
-            rest = [place for place, x in enumerate(groups) if x.count % x.lists]
+            rest = [place for place, x in enumerate(groups) if x.queries % x.lists]
             turns = np.concatenate([turns, np.array(rest, np.int64)])
             yield np.concatenate(orders), turns, generator.integers(1, 2**31 - 1, 2)
 
     def batches_of(group: _Size, order: "tf.Tensor", seed: "tf.Tensor") -> "tf.data.Dataset":
         lists = _lists(group.parts, order, CYCLE if plan.shuffle else 1)
         if plan.shuffle:
-            share = max(group.lists, buffer * group.count // len(data))
+            share = max(group.lists, buffer * group.queries // len(data))
             lists = lists.shuffle(share, seed=seed, reshuffle_each_iteration=False)
         return lists.batch(group.lists)
 
@@ -364,7 +364,10 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
     dataset = tf.data.Dataset.from_generator(
         plans, output_signature=(numbers, numbers, tf.TensorSpec([2], tf.int64))
     )
-    return finished(dataset.flat_map(epoch), plan, count)
+    # An epoch begins sooner where TensorFlow does not look for a better program each time.
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    return finished(dataset.flat_map(epoch), plan, count).with_options(options)
 
 
 def _lists(parts: Sequence[_Part], order: "tf.Tensor", cycle: int) -> "tf.data.Dataset":
@@ -428,9 +431,9 @@ def _count(groups: Sequence[_Size], plan: BatchPlan) -> int:
     """The number of batches that `_joined` makes."""
     count, waiting, room = 0, 0, 0
     for group in groups:
-        count += group.count // group.lists
+        count += group.queries // group.lists
         room = room if waiting else group.lists
-        waiting += group.count % group.lists
+        waiting += group.queries % group.lists
         if waiting >= room:
             count, waiting, room = count + 1, waiting - room, group.lists
     return count + (waiting > 0 and not plan.drop_remainder)

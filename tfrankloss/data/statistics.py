@@ -19,7 +19,7 @@ QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 class Moments(NamedTuple):
     """Of each feature: how many values are finite, their mean and squared distances from it."""
 
-    count: np.ndarray
+    finite: np.ndarray
     mean: np.ndarray
     squares: np.ndarray
 
@@ -39,16 +39,16 @@ class Moments(NamedTuple):
 
     def merged(self, other: "Moments") -> "Moments":
         """The moments of both (Chan, Golub and LeVeque 1979)."""
-        count = self.count + other.count
-        share = other.count / np.maximum(count, 1)
+        count = self.finite + other.finite
+        share = other.finite / np.maximum(count, 1)
         apart = other.mean - self.mean
-        squares = self.squares + other.squares + apart**2 * self.count * share
+        squares = self.squares + other.squares + apart**2 * self.finite * share
         return Moments(count, self.mean + apart * share, squares)
 
     @property
     def deviation(self) -> np.ndarray:
         """The standard deviation of each feature."""
-        return np.sqrt(self.squares / np.maximum(self.count, 1))
+        return np.sqrt(self.squares / np.maximum(self.finite, 1))
 
 
 class Sample(NamedTuple):
@@ -132,7 +132,7 @@ def merge_statistics(parts: Iterable[Mapping[str, np.ndarray]], sample: Sample) 
         for name in ("raw", "log1p"):
             one = Moments(*(part[f"{name}_{key}"] for key in Moments._fields))
             moments[name] = moments[name].merged(one) if name in moments else one
-    empty = moments["raw"].count == 0
+    empty = moments["raw"].finite == 0
 
     def listed(values: np.ndarray) -> list[float | None]:
         return [None if none else value for none, value in zip(empty, values.tolist(), strict=True)]
@@ -141,7 +141,7 @@ def merge_statistics(parts: Iterable[Mapping[str, np.ndarray]], sample: Sample) 
     # A feature may be finite, but not in the sample; its ends are known.
     values = np.where(np.isnan(values).all(axis=0), np.where(empty, 0.0, low), values)
     return {
-        "finite": moments["raw"].count.astype(int).tolist(),
+        "finite": moments["raw"].finite.astype(int).tolist(),
         "mean": listed(moments["raw"].mean),
         "deviation": listed(moments["raw"].deviation),
         "minimum": listed(low),

@@ -81,7 +81,9 @@ class Standardize(Transform):
             transform: what is done to the features before, such as `Log1p()`; of `Records` only
                 that is known.
         """
-        if not hasattr(data, "features"):
+        from tfrankloss.data.records import Records
+
+        if isinstance(data, Records):
             return cls._of_statistics(data, transform)
         count = data.num_documents
         if not count:
