@@ -15,6 +15,7 @@ from tests.test_batches import documents, web_like
 from tfrankloss import config, data, train
 from tfrankloss.cli import main
 from tfrankloss.data import LetorFormatError, RankingData, record_writer, statistics
+from tfrankloss.data import records as records_module
 
 
 def by_query(given: RankingData) -> dict[str, list[Any]]:
@@ -401,6 +402,20 @@ def test_damage(tmp_path: Path) -> None:
     schema.write_text('{"format": 99}')
     with pytest.raises(ValueError, match="is not of this version"):
         data.open_records(folder)
+
+
+def test_parts_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in any order, they are still all of the lists, and long ones do not come last."""
+    monkeypatch.setattr(records_module, "SMALLEST_PART", 5)
+    given = web_like(160, seed=3)
+    data.write_records(given, tmp_path, shards=2)
+    opened = data.open_records(tmp_path)
+    dataset = opened.to_dataset(batch_size=8, list_size=1256, shuffle_buffer=8)
+    seen = [documents(element) for element in dataset]
+    assert sorted(sum(seen, [])) == list(range(given.num_documents))
+    sizes = np.array([len(x) for x in seen], float)
+    assert abs(np.corrcoef(sizes, np.arange(len(sizes)))[0, 1]) < 0.6
+    assert by_query(opened.to_ranking_data()) == by_query(given)
 
 
 # --- statistics

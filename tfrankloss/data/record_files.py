@@ -101,8 +101,7 @@ def serialize(query: str, piece: Piece) -> bytes:
     """A list as `tf.train.Example`.
 
     `features` `[length, features]`, `labels` and `weights` `[length]` are the bytes of float32
-    numbers, least significant first; `length` and `query` need no word; `maximum` is the highest
-    label; `documents` are the ids of the documents, where there are any.
+    numbers, least significant first; `documents` are the ids of the documents, where there are any.
     """
     import tensorflow as tf
 
@@ -113,11 +112,9 @@ def serialize(query: str, piece: Piece) -> bytes:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
     length = tf.train.Int64List(value=[len(piece.labels)])
-    highest = tf.train.FloatList(value=[piece.labels.max()])
     columns = {
         "query": words([query.encode()]),
         "length": tf.train.Feature(int64_list=length),
-        "maximum": tf.train.Feature(float_list=highest),
         "features": raw(piece.features),
         "labels": raw(piece.labels),
     }

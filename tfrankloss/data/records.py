@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 # Files that are read in turns for each size when lists are shuffled, and the bytes read at once.
 CYCLE = 8
 BUFFER = 1 << 18
+# Into how many parts the lists of one size in a file are divided, and how many lists these have.
+MOST_PARTS = 8
+SMALLEST_PART = 64
 # Lists among which the next one is drawn.
 SHUFFLE_BUFFER = 1024
 SPLITS = ("train", "vali", "test")
@@ -179,6 +182,8 @@ class Records:
         names: list[str] = []
         place = dict.fromkeys(arrays, 0)
         parts = _parts(self, 0, np.inf)
+        if not parts:
+            raise ValueError("There are no queries to load. Received: empty data")
         for batch in _lists(parts, tf.range(len(parts)), 1).batch(256):
             parsed = _parse(batch, spec)
             for name, array in arrays.items():
@@ -291,18 +296,28 @@ class _Size(NamedTuple):
 
 
 def _parts(data: Records, above: float, up_to: float) -> list[_Part]:
-    """Where the lists of these lengths are: in each file with and without relevant documents."""
+    """Where the lists of these lengths are.
+
+    Those of a file, with and without relevant documents, are divided: they stand there from the
+    shortest to the longest, and parts can be read in any order.
+    """
     parts = []
     for file in data.files:
+        path = f"{data.folder}/{file['name']}"
         for relevant in (1,) if data.only_relevant else (1, 0):
             chosen = [
-                (offset, count)
-                for kind, size, count, offset in file["segments"]
+                _Part(path, offset, queries)
+                for kind, size, queries, offset in file["segments"]
                 if kind == relevant and above < size <= up_to
             ]
-            if chosen:
-                count = sum(count for _, count in chosen)
-                parts.append(_Part(f"{data.folder}/{file['name']}", chosen[0][0], count))
+            enough = max(SMALLEST_PART, sum(part.queries for part in chosen) // MOST_PARTS)
+            joined: list[_Part] = []
+            for part in chosen:
+                if joined and joined[-1].queries < enough:
+                    joined[-1] = joined[-1]._replace(queries=joined[-1].queries + part.queries)
+                else:
+                    joined.append(part)
+            parts += joined
     return parts
 
 
@@ -406,8 +421,6 @@ def _mark(path: str) -> bytes:
 
     columns = {
         "damaged": tf.train.Feature(bytes_list=tf.train.BytesList(value=[path.encode()])),
-        "length": tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
-        "maximum": tf.train.Feature(float_list=tf.train.FloatList(value=[1.0])),
     }
     example = tf.train.Example(features=tf.train.Features(feature=columns))
     return example.SerializeToString(deterministic=True)
