@@ -17,7 +17,15 @@ import numpy as np
 from tfrankloss import __version__
 from tfrankloss.charts import line_chart
 from tfrankloss.comparison import compare
-from tfrankloss.data import RankingData, load_letor, synthetic
+from tfrankloss.data import (
+    RankingData,
+    Records,
+    load_letor,
+    open_records,
+    synthetic,
+    write_records,
+)
+from tfrankloss.data.records import is_records
 from tfrankloss.evaluation import evaluate, to_trec_run
 from tfrankloss.files import writing
 from tfrankloss.losses import LOSSES
@@ -38,7 +46,8 @@ from tfrankloss.training import (
 TFDS = ("mslr_web", "istella", "yahoo_ltrc")
 DATA = (
     "a LETOR file, a folder with train.txt, vali.txt and test.txt (also compressed or in a zip "
-    "file), a name of TensorFlow Datasets such as mslr_web/30k_fold1, or 'synthetic'"
+    "file), a folder of `convert`, a name of TensorFlow Datasets such as mslr_web/30k_fold1, or "
+    "'synthetic'"
 )
 
 
@@ -124,6 +133,50 @@ def make_parser() -> argparse.ArgumentParser:
     exporting.add_argument("--feature-names", type=names, help="in an Example, by column: a,b,...")
     exporting.add_argument("--no-warmup", action="store_true", help="without warm-up requests")
     exporting.set_defaults(run_command=run_export)
+
+    conversion = commands.add_parser(
+        "convert", help="write LETOR files as record files, for data larger than memory"
+    )
+    conversion.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="LETOR files, also compressed, or patterns of them; or one folder with train.txt, "
+        "vali.txt and test.txt",
+    )
+    conversion.add_argument("--to", choices=["records"], required=True, help="what to write")
+    conversion.add_argument("--out", required=True, help="folder to make")
+    conversion.add_argument(
+        "--shards", type=int, default=16, help="number of record files; default 16"
+    )
+    conversion.add_argument(
+        "--on-error",
+        choices=["raise", "skip"],
+        default="raise",
+        help="a line that cannot be read ends the conversion, or goes to rejected.jsonl",
+    )
+    conversion.add_argument("--num-features", type=int, help="default the highest index")
+    conversion.add_argument(
+        "--missing-value", type=float, default=0.0, help="of features that are not there; default 0"
+    )
+    conversion.add_argument(
+        "--allow-nonfinite", action="store_true", help="take nan and inf for features"
+    )
+    conversion.add_argument(
+        "--first-index", type=int, choices=[0, 1], help="default as the files have it"
+    )
+    conversion.add_argument(
+        "--runner",
+        help="convert with Apache Beam, by this runner: DirectRunner, DataflowRunner, FlinkRunner, "
+        "SparkRunner, ...; the files are the same",
+    )
+    conversion.add_argument(
+        "--runner-options",
+        type=shlex.split,
+        default=[],
+        help="arguments of the pipeline: --runner-options='--project=p --region=r'",
+    )
+    conversion.set_defaults(run_command=run_convert)
 
     comparison = commands.add_parser(
         "compare", help="train with several losses and compare what they reach"
@@ -265,8 +318,11 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: {error}") from None
 
 
-def read_data(name: str, num_features: int | None = None) -> RankingData | dict[str, RankingData]:
-    """The data behind an argument; a file that lacks the last features may have more of them."""
+def read_data(name: str, num_features: int | None = None) -> Any:
+    """The data behind an argument, by split where there are several, in memory or as records.
+
+    A file that lacks the last features may have `num_features` of them.
+    """
     if name == "synthetic":
         return {
             split: synthetic(queries, seed=seed)
@@ -276,17 +332,24 @@ def read_data(name: str, num_features: int | None = None) -> RankingData | dict[
         }
     if name.split("/")[0] in TFDS and not Path(name).exists():
         return {split: RankingData.from_tfds(name, split) for split in ("train", "vali", "test")}
+    if is_records(name):
+        return open_records(name)
     data = load_letor(name)
     if isinstance(data, RankingData) and data.num_features < (num_features or 0):
         return load_letor(name, num_features=num_features)
     return data
 
 
+def in_memory(data: RankingData | Records) -> RankingData:
+    """The data, loaded where they are records."""
+    return data.to_ranking_data() if isinstance(data, Records) else data
+
+
 def one_split(name: str, split: str | None, model: Any) -> RankingData:
     """A single file, or one split of several, with the features that a model takes."""
     width = num_features(model)
     data = read_data(name, num_features=width)
-    if isinstance(data, RankingData):
+    if not isinstance(data, dict):
         if split is not None:
             raise ValueError(f"{name} is a single file. Received: --split {split}")
         found = data
@@ -296,6 +359,7 @@ def one_split(name: str, split: str | None, model: Any) -> RankingData:
         )
     else:
         found = data[split or "test"]
+    found = in_memory(found)
     if width != found.num_features:
         raise ValueError(
             f"The model takes {width} features. Received: data with {found.num_features}"
@@ -316,7 +380,7 @@ def run_train(options: argparse.Namespace) -> None:
             options.validation_fraction = notes.get("validation_fraction")
     TrainingOptions(**chosen)  # before a long reading of data
     data = read_data(options.data)
-    if isinstance(data, RankingData):
+    if not isinstance(data, dict):
         data = with_validation(data, options, chosen.get("seed", TrainingOptions.seed))
     elif options.validation or options.validation_fraction:
         raise ValueError(f"{options.data} has its own splits: {', '.join(data)}")
@@ -334,17 +398,17 @@ def run_train(options: argparse.Namespace) -> None:
     print(f"The model and all about the run: {options.out}")
 
 
-def with_validation(
-    data: RankingData, options: argparse.Namespace, seed: int
-) -> dict[str, RankingData]:
+def with_validation(data: Any, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Training and validation data where there is one file."""
     if options.validation and options.validation_fraction:
         raise ValueError("Give either --validation or --validation-fraction. Received: both")
     if options.validation:
         validation = read_data(options.validation)
-        if not isinstance(validation, RankingData):
+        if isinstance(validation, dict):
             validation = validation["vali"]
         both = {"train": data, "vali": validation}
+        if any(isinstance(split, Records) for split in both.values()):
+            return both  # with as many features, or the training says so
         width = max(split.num_features for split in both.values())
         return {name: widened(split, width) for name, split in both.items()}
     share = options.validation_fraction
@@ -355,6 +419,11 @@ def with_validation(
         )
     if not 0 < share < 1:
         raise ValueError(f"--validation-fraction must be between 0 and 1. Received: {share}")
+    if isinstance(data, Records):
+        raise ValueError(
+            f"{options.data} holds records, of which no part is held back: give --validation. "
+            f"Received: --validation-fraction {share}"
+        )
     kept, held = data.split([1 - share, share], seed=seed)
     return {"train": kept, "vali": held}
 
@@ -425,8 +494,30 @@ def read_folds(name: str) -> Any:
     """The folds of a folder that has them, or the data."""
     folders = sorted(Path(name).glob("[Ff]old*")) if Path(name).is_dir() else []
     if not folders:
-        return read_data(name)
+        data = read_data(name)
+        if isinstance(data, dict):
+            return {split: in_memory(part) for split, part in data.items()}
+        return in_memory(data)
     return [load_letor(folder) for folder in folders]
+
+
+def run_convert(options: argparse.Namespace) -> None:
+    """`tfrankloss convert`."""
+    start = time.perf_counter()
+    names = ["shards", "on_error", "num_features", "missing_value", "allow_nonfinite"]
+    names += ["first_index", "runner", "runner_options"]
+    write_records(
+        options.inputs[0] if len(options.inputs) == 1 else options.inputs,
+        options.out,
+        **{name: getattr(options, name) for name in names},
+    )
+    written = open_records(options.out)
+    splits = {"": written} if isinstance(written, Records) else written
+    for name, records in splits.items():
+        lines = records.schema["lines"]
+        counts = ", ".join(f"{lines[kind]} {kind}" for kind in ("documents", "rejected", "blank"))
+        print(f"{name + ': ' if name else ''}{records}; {lines['read']} lines: {counts}")
+    print(f"{time.perf_counter() - start:.0f} seconds: {options.out}")
 
 
 def run_export(options: argparse.Namespace) -> None:

@@ -16,6 +16,8 @@ from tfrankloss.data.experiments import (
 from tfrankloss.data.letor import LetorFormatError
 from tfrankloss.data.ranking_data import RankingData
 from tfrankloss.data.reader import load_letor
+from tfrankloss.data.record_writer import write_records
+from tfrankloss.data.records import Records, open_records
 from tfrankloss.data.synthetic import synthetic
 from tfrankloss.data.transforms import Log1p, QueryMinMax, Standardize
 
@@ -24,12 +26,15 @@ __all__ = [
     "Log1p",
     "QueryMinMax",
     "RankingData",
+    "Records",
     "Standardize",
     "add_negatives",
     "binarize",
     "cascade_clicks",
     "load_letor",
+    "open_records",
     "perturb_labels",
     "position_biased_clicks",
     "synthetic",
+    "write_records",
 ]

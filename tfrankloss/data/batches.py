@@ -1,7 +1,7 @@
 """Padded batches of lists of similar length, for `model.fit`."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,13 +78,9 @@ def batches(data: "RankingData", plan: BatchPlan, epoch: int = 0) -> list[Batch]
     """
     generator = np.random.default_rng([plan.seed, epoch])
     lengths = data.lengths
+    sizes = sizes_of(lengths, plan)
     if plan.list_size is not None:
-        lengths, sizes = np.minimum(lengths, plan.list_size), [plan.list_size]
-    else:
-        # A size that is used once or twice is not worth its program.
-        amount = len(data) if plan.max_documents is None else lengths.sum()
-        count = amount // (2 * (plan.max_documents or plan.lists_per_batch(1)))
-        sizes = list_sizes(lengths, most=int(np.clip(count, 1, MOST_SIZES)))
+        lengths = np.minimum(lengths, plan.list_size)
     order = generator.permutation(len(data)) if plan.shuffle else np.arange(len(data))
     order = order[np.argsort(-lengths[order], kind="stable")]
     planned = []
@@ -103,6 +99,16 @@ def batches(data: "RankingData", plan: BatchPlan, epoch: int = 0) -> list[Batch]
     if plan.shuffle:
         generator.shuffle(planned)
     return planned
+
+
+def sizes_of(lengths: np.ndarray, plan: BatchPlan, parts: int = 1) -> list[int]:
+    """The sizes that lists of these lengths are padded to, in each of so many parts of them."""
+    if plan.list_size is not None:
+        return [plan.list_size]
+    # A size that is used once or twice is not worth its program.
+    amount = len(lengths) if plan.max_documents is None else lengths.sum()
+    count = amount // (2 * parts * (plan.max_documents or plan.lists_per_batch(1)))
+    return list_sizes(lengths, most=int(np.clip(count, 1, MOST_SIZES)))
 
 
 def list_sizes(lengths: np.ndarray, most: int = MOST_SIZES) -> list[int]:
@@ -182,36 +188,56 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
 
     if not len(data):
         raise ValueError("There are no queries to make batches of. Received: empty data")
-    count = len(batches(data, plan))
-    if not count:
-        raise ValueError(
-            f"drop_remainder=True leaves no batch of {len(data)} queries. "
-            f"Received: batch_size={plan.batch_size}, max_documents={plan.max_documents}"
-        )
-    longest = max(batch.size for batch in batches(data, plan))
-    if longest > (plan.max_documents or longest):
-        raise ValueError(
-            f"A list of {data.lengths.max()} documents, padded to {longest}, is longer than a "
-            f"batch may be (list_size cuts lists). Received: max_documents={plan.max_documents}"
-        )
+    first = batches(data, plan)
+    check_batches(plan, len(first), len(data), sizes_of(data.lengths, plan), data.lengths.max())
     epochs = itertools.count(plan.first_epoch)
 
     def elements() -> Iterator[Any]:
         # Each iteration of the dataset is an epoch; an endless one counts its own.
         for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
             for batch in batches(data, plan, epoch):
-                yield _element(plan, arrays(data, batch, plan, epoch))
+                yield element(plan, arrays(data, batch, plan, epoch))
+
+    specs = element_specs(plan, data.num_features, data.weights is not None)
+    dataset = tf.data.Dataset.from_generator(elements, output_signature=element(plan, specs))
+    return finished(dataset, plan, len(first))
+
+
+def check_batches(
+    plan: BatchPlan, count: int, queries: int, sizes: Sequence[int], longest: int
+) -> None:
+    """Raises where an epoch would have no batch, or lists do not fit into one."""
+    if not count:
+        raise ValueError(
+            f"drop_remainder=True leaves no batch of {queries} queries. "
+            f"Received: batch_size={plan.batch_size}, max_documents={plan.max_documents}"
+        )
+    if sizes[-1] > (plan.max_documents or sizes[-1]):
+        raise ValueError(
+            f"A list of {longest} documents, padded to {sizes[-1]}, is longer than a "
+            f"batch may be (list_size cuts lists). Received: max_documents={plan.max_documents}"
+        )
+
+
+def element_specs(plan: BatchPlan, num_features: int, weighted: bool) -> dict[str, Any]:
+    """The shapes and types of a batch."""
+    import tensorflow as tf
 
     lists = plan.lists_per_batch(plan.list_size or 1)
     static = plan.list_size is not None or plan.max_documents is None
     shape = (lists if static else None, plan.list_size)
-    specs = {
-        "features": tf.TensorSpec((*shape, data.num_features), tf.float32),
+    return {
+        "features": tf.TensorSpec((*shape, num_features), tf.float32),
         "mask": tf.TensorSpec(shape, tf.bool),
         "labels": tf.TensorSpec(shape, tf.float32),
-        "weights": None if data.weights is None else tf.TensorSpec(shape, tf.float32),
+        "weights": tf.TensorSpec(shape, tf.float32) if weighted else None,
     }
-    dataset = tf.data.Dataset.from_generator(elements, output_signature=_element(plan, specs))
+
+
+def finished(dataset: "tf.data.Dataset", plan: BatchPlan, count: int) -> "tf.data.Dataset":
+    """The dataset with the number of its batches, read ahead."""
+    import tensorflow as tf
+
     cardinality = tf.data.INFINITE_CARDINALITY if plan.repeat else count
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
     # Two batches ahead, not as many as TensorFlow finds best: its tuning thread sleeps ever longer,
@@ -221,7 +247,7 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
     return dataset.prefetch(2).with_options(options)
 
 
-def _element(plan: BatchPlan, parts: dict[str, Any]) -> Any:
+def element(plan: BatchPlan, parts: dict[str, Any]) -> Any:
     """What the dataset yields, of arrays or of their descriptions."""
     inputs = parts["features"]
     if plan.inputs == "dict":

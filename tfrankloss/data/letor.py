@@ -102,11 +102,15 @@ class TokenError(Exception):
         super().__init__(column, token, expected)
         self.column, self.token, self.expected = column, token, expected
 
+    @property
+    def shown(self) -> tuple[int, str, str]:
+        """Column, token as text, and what is expected."""
+        token = self.token if len(self.token) <= 60 else self.token[:57] + b"..."
+        return self.column, token.decode("utf-8", "backslashreplace"), self.expected
+
     def at(self, path: str, line: int) -> LetorFormatError:
         """The error with its place."""
-        shown = self.token if len(self.token) <= 60 else self.token[:57] + b"..."
-        text = shown.decode("utf-8", "backslashreplace")
-        return LetorFormatError(path, line, self.column, text, self.expected)
+        return LetorFormatError(path, line, *self.shown)
 
 
 def parse_line(line: bytes, rules: Rules) -> Row | None:
@@ -276,12 +280,12 @@ def write_letor(data: "RankingData", path: Path, sparse: bool) -> None:
             documents = None if data.document_ids is None else data.document_ids[rows].tolist()
             lines = []
             for place, (label, values) in enumerate(
-                zip(_shortest(data.labels[rows]), data.features[rows], strict=True)
+                zip(shortest(data.labels[rows]), data.features[rows], strict=True)
             ):
                 # The last feature is always there: it tells how many there are.
                 kept = values.view(np.int32) != 0 if sparse else np.ones(len(values), bool)
                 kept[-1:] = True
-                digits = _shortest(values[kept])
+                digits = shortest(values[kept])
                 indices = (np.flatnonzero(kept) + 1).tolist()
                 pairs = " ".join(f"{i}:{x}" for i, x in zip(indices, digits, strict=True))
                 end = f" # docid = {documents[place]}" if documents and documents[place] else ""
@@ -289,6 +293,6 @@ def write_letor(data: "RankingData", path: Path, sparse: bool) -> None:
             file.write("".join(lines).encode())
 
 
-def _shortest(values: np.ndarray) -> list[str]:
+def shortest(values: np.ndarray) -> list[str]:
     """The shortest decimal numbers that round to these float32 numbers; whole ones without `.0`."""
     return [x[:-2] if x.endswith(".0") else x for x in values.astype("U32").tolist()]

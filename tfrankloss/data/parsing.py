@@ -44,11 +44,20 @@ class Options(NamedTuple):
     missing_value: float = 0.0
     allow_nonfinite: bool = False
     first_index: int | None = None
+    allow_empty: bool = False  # whether a file may be without documents
 
     @property
     def rules(self) -> Rules:
         """What a line may be."""
         return Rules(self.num_features, self.allow_nonfinite, self.first_index)
+
+
+class Columns(NamedTuple):
+    """Which features a file has."""
+
+    first_index: int  # of the first column
+    last_index: int  # of the last column
+    last_used: bool  # whether that occurs
 
 
 class Loaded(NamedTuple):
@@ -59,11 +68,14 @@ class Loaded(NamedTuple):
     last_used: bool  # whether the index of the last column occurs
     named: bool  # whether the file names its queries
     messages: Sequence[str]  # what a user should hear of it
+    lines: int  # with blank and bad ones
+    rejected: Sequence[Sequence[Any]]  # of each bad line: number, column, token, what is expected
 
     @property
-    def last_index(self) -> int:
-        """The index of the last column."""
-        return self.first_index + self.data.num_features - 1
+    def columns(self) -> Columns:
+        """Which features the file has."""
+        last_index = self.first_index + self.data.num_features - 1
+        return Columns(self.first_index, last_index, self.last_used)
 
 
 class Sink(Protocol):
@@ -115,14 +127,16 @@ class Memory:
 
 
 class File:
-    """Rows of features that go to the cache file."""
+    """Rows of features that go to a file: a cache, where the source is given, that is known by it.
 
-    digest = True
+    Without a source it is not hashed.
+    """
 
-    def __init__(self, writer: storage.Writer, source: Source) -> None:
+    def __init__(self, writer: storage.Writer, source: Source | None = None) -> None:
         self._writer = writer
         self._source = source
         self._width = 0
+        self.digest = source is not None
 
     def append(self, features: np.ndarray, expected_rows: int) -> None:
         """Adds rows."""
@@ -135,12 +149,13 @@ class File:
 
     def finish(self, columns: Mapping[str, np.ndarray], details: Mapping[str, Any]) -> None:
         """Completes the file."""
-        self._writer.finish(columns, {**details, "source": self._source.key()})
+        known = {} if self._source is None else {"source": self._source.key()}
+        self._writer.finish(columns, {**details, **known})
 
 
 def loaded(data: RankingData, details: Mapping[str, Any]) -> Loaded:
     """A file from its data and the details that were noted when it was read."""
-    names = ("first_index", "last_used", "named", "messages")
+    names = ("first_index", "last_used", "named", "messages", "lines", "rejected")
     return Loaded(data, *(details[name] for name in names))
 
 
@@ -461,6 +476,13 @@ class _Assembly:
         if self._bad:
             first = "; ".join(str(bad.at(name, line)) for line, _, bad in self._bad[:NAMED_LINES])
             messages.append(f"{len(self._bad)} lines of {name} were skipped, the first: {first}")
+        if not self._rows and self._options.allow_empty:
+            empty: dict[str, np.ndarray] = {
+                "labels": np.empty(0, np.float32),
+                "row_splits": np.zeros(1, np.int64),
+                "query_ids": np.empty(0, np.int64),
+            }
+            return self._sink.finish(empty, self._details(0, True))
         if not self._rows:
             raise LetorFormatError(name, 0, 0, "".join(messages), "the file holds no documents")
         given = self._options.num_features
@@ -503,16 +525,19 @@ class _Assembly:
         columns = {"labels": labels, "row_splits": splits, "query_ids": ids}
         if documents is not None:
             columns["document_ids"] = documents
-        first_index = 0 if self._zero else 1
-        width = self._options.num_features or self._width - first_index
-        details = {
+        width = self._options.num_features or self._width - (0 if self._zero else 1)
+        return self._sink.finish(columns, self._details(width, self._queries[0] is not None))
+
+    def _details(self, width: int, named: bool) -> dict[str, Any]:
+        return {
             "num_features": width,
-            "first_index": first_index,
+            "first_index": 0 if self._zero else 1,
             "last_used": bool(self._last),
-            "named": self._queries[0] is not None,
-            "messages": messages,
+            "named": named,
+            "messages": self.messages,
+            "lines": self._lines,
+            "rejected": [[line, *bad.shown] for line, _, bad in self._bad],
         }
-        return self._sink.finish(columns, details)
 
     def _list_sizes(self) -> np.ndarray:
         """The sizes of the lists from the file beside the source, without lines that were bad."""

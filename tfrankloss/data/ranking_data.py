@@ -11,6 +11,7 @@ import numpy as np
 
 from tfrankloss.data import storage
 from tfrankloss.data.description import Description, describe
+from tfrankloss.options import check_integer
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -107,6 +108,11 @@ class RankingData:
     def num_features(self) -> int:
         """The number of features."""
         return self.features.shape[1]
+
+    @property
+    def max_label(self) -> float:
+        """The highest label."""
+        return float(self.labels.max(initial=0.0))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -217,6 +223,31 @@ class RankingData:
         order = np.random.default_rng(seed).permutation(len(self))
         # Each part keeps the order of the file: neighbours on disk are read together.
         return tuple(self[np.sort(part)] for part in np.split(order, ends[:-1]))
+
+    def shard(self, index: int, count: int) -> "RankingData":
+        """One of `count` parts with about as many documents each, such as the data of a worker.
+
+        The parts are the same at every call, and together they are all queries, each once. From the
+        longest list to the shortest, queries are dealt out back and forth, so that the parts differ
+        by at most one query, and in documents by no more than the longest list has.
+
+        Args:
+            index: which part, from 0.
+            count: number of parts, at most the number of queries.
+
+        >>> data = RankingData.from_arrays(np.zeros((6, 1)), [0] * 6, [1, 1, 1, 2, 2, 3])
+        >>> [data.shard(index, 2).query_ids.tolist() for index in (0, 1)]
+        [[1], [2, 3]]
+        """
+        check_shard(index, count)
+        if count > len(self):
+            raise ValueError(
+                f"A shard would be empty: there are {len(self)} queries. Received: count={count}"
+            )
+        order = np.argsort(-self.lengths, kind="stable")
+        place = np.arange(len(self))
+        turn, back = place % count, (place // count) % 2 == 1
+        return self[np.sort(order[np.where(back, count - 1 - turn, turn) == index])]
 
     def discard_without_relevant(self) -> "RankingData":
         """The queries that have a label above 0, as the papers train and evaluate on them."""
@@ -504,6 +535,14 @@ def from_storage(stored: tuple[Mapping[str, np.ndarray], Mapping[str, Any]]) -> 
     features = arrays["features"].reshape(len(arrays["labels"]), details["num_features"])
     columns = {name: column for name, column in arrays.items() if name != "features"}
     return RankingData(features, **columns)
+
+
+def check_shard(index: int, count: int) -> None:
+    """Raises unless `index` is one of `count` parts."""
+    check_integer("count", count, minimum=1)
+    check_integer("index", index, minimum=0)
+    if index >= count:
+        raise ValueError(f"index must be below count. Received: index={index}, count={count}")
 
 
 def splits_of(lengths: np.ndarray) -> np.ndarray:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from tfrankloss.data import storage
-from tfrankloss.data.parsing import File, Loaded, Memory, Options, loaded, parse_source
+from tfrankloss.data.parsing import Columns, File, Loaded, Memory, Options, loaded, parse_source
 from tfrankloss.data.ranking_data import RankingData, from_storage
 from tfrankloss.data.sources import Source, find_sources
 from tfrankloss.files import writing
 from tfrankloss.options import check_choice, check_integer, check_number
 
-# Changes whenever the same file would be read as something else.
-VERSION = 2
+# Changes whenever the same file would be read as something else, or its cache holds other details.
+VERSION = 3
 
 
 def load_letor(
@@ -69,26 +69,16 @@ def load_letor(
     >>> data.document_ids.tolist()
     ['a', 'b']
     """
-    if num_features is not None:
-        check_integer("num_features", num_features, minimum=1)
-        num_features = int(num_features)
-    check_choice("on_error", on_error, ("raise", "skip"))
-    check_choice("first_index", first_index, (None, 0, 1))
-    check_number("missing_value", missing_value)
-    check_choice("allow_nonfinite", allow_nonfinite, (True, False))
+    options = letor_options(num_features, on_error, missing_value, allow_nonfinite, first_index)
     if not isinstance(cache, bool | str | os.PathLike):
         raise ValueError(f"cache must be True, False or a folder. Received: cache={cache!r}")
-    missing_value = float(np.float32(missing_value))
-    options = Options(num_features, on_error, missing_value, allow_nonfinite, first_index)
-
     sources = find_sources(path)
     parts = {
         name: [_load(source, options, cache, progress) for source in files]
         for name, files in sources.items()
     }
     files = [file for part in parts.values() for file in part]
-    first = min(file.first_index for file in files)
-    width = num_features or max(file.last_index for file in files) - first + 1
+    first, width = columns_of([file.columns for file in files], options)
     messages = [message for file in files for message in file.messages]
     results = {
         name: _joined([_aligned(file, first, width, options) for file in part], part, messages)
@@ -99,23 +89,57 @@ def load_letor(
     return results[""] if list(results) == [""] else results
 
 
+def letor_options(
+    num_features: int | None,
+    on_error: str,
+    missing_value: float,
+    allow_nonfinite: bool,
+    first_index: int | None,
+) -> Options:
+    """The options of reading, checked."""
+    if num_features is not None:
+        check_integer("num_features", num_features, minimum=1)
+        num_features = int(num_features)
+    check_choice("on_error", on_error, ("raise", "skip"))
+    check_choice("first_index", first_index, (None, 0, 1))
+    check_number("missing_value", missing_value)
+    check_choice("allow_nonfinite", allow_nonfinite, (True, False))
+    missing_value = float(np.float32(missing_value))
+    return Options(num_features, on_error, missing_value, allow_nonfinite, first_index)
+
+
+def columns_of(files: Sequence[Columns], options: Options) -> tuple[int, int]:
+    """The index of the first feature and the number of features of files read together."""
+    first = min(file.first_index for file in files)
+    width = options.num_features or max(file.last_index for file in files) - first + 1
+    for file in files:
+        if file.last_index - first + 1 > width and file.last_used:
+            raise ValueError(
+                f"One file counts features from 0 and another has the index {file.last_index}, "
+                f"which is beyond num_features={options.num_features}"
+            )
+    return first, width
+
+
+def align(
+    features: np.ndarray, own_first: int, first_index: int, width: int, options: Options
+) -> np.ndarray:
+    """Features of one file with the columns of all that are read together."""
+    before = own_first - first_index
+    after = width - before - features.shape[1]
+    if not before and not after:
+        return features
+    extra = ((0, 0), (before, max(after, 0)))
+    return np.pad(features, extra, constant_values=options.missing_value)[:, :width]
+
+
 def _aligned(file: Loaded, first_index: int, width: int, options: Options) -> RankingData:
     """The data of one file with the columns of all that are read together."""
     if file.first_index == first_index and file.data.num_features == width:
         return file.data
-    before = file.first_index - first_index
-    after = width - before - file.data.num_features
-    if after < 0 and file.last_used:
-        raise ValueError(
-            f"One file counts features from 0 and another has the index {file.last_index}, which "
-            f"is beyond num_features={options.num_features}"
-        )
-
-    def align(features: np.ndarray) -> np.ndarray:
-        extra = ((0, 0), (before, max(after, 0)))
-        return np.pad(features, extra, constant_values=options.missing_value)[:, :width]
-
-    return file.data.map_features(align)
+    return file.data.map_features(
+        lambda features: align(features, file.first_index, first_index, width, options)
+    )
 
 
 def _joined(parts: list[RankingData], files: list[Loaded], messages: list[str]) -> RankingData:

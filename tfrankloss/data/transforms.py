@@ -16,6 +16,7 @@ from tfrankloss.options import register
 if TYPE_CHECKING:
     from tfrankloss.core.backend import Array
     from tfrankloss.data.ranking_data import RankingData
+    from tfrankloss.data.records import Records
 
 
 class Transform(keras.layers.Layer):
@@ -72,13 +73,18 @@ class Standardize(Transform):
             )
 
     @classmethod
-    def fit(cls, data: "RankingData", transform: Any = None) -> "Standardize":
+    def fit(cls, data: "RankingData | Records", transform: Any = None) -> "Standardize":
         """Takes mean and deviation from data.
 
         Args:
-            data: the training data.
-            transform: what is done to the features before, such as `Log1p()`.
+            data: the training data; of `Records` nothing is read, their statistics tell.
+            transform: what is done to the features before, such as `Log1p()`; of `Records` only
+                that is known.
         """
+        from tfrankloss.data.records import Records
+
+        if isinstance(data, Records):
+            return cls._of_statistics(data, transform)
         count = data.num_documents
         if not count:
             raise ValueError("There are no documents to take a mean of. Received: empty data")
@@ -90,7 +96,30 @@ class Standardize(Transform):
 
         mean = sum(part.sum(axis=0) for part in parts()) / count
         squares = sum(((part - mean) ** 2).sum(axis=0) for part in parts()) / count
-        deviation = np.sqrt(squares)
+        return cls._of(mean, np.sqrt(squares))
+
+    @classmethod
+    def _of_statistics(cls, data: "Records", transform: Any) -> "Standardize":
+        if transform is not None and not isinstance(transform, Log1p):
+            raise ValueError(
+                "Of records, the statistics of raw features and of Log1p are known. Received: "
+                f"transform={transform!r}"
+            )
+        known = data.statistics
+        kind = "" if transform is None else "log1p_"
+        mean, deviation = (
+            # A feature that is not finite somewhere cannot be standardized.
+            np.where(
+                np.equal(known["finite"], data.schema["documents"]),
+                np.array(known[f"{kind}{name}"], float),
+                np.nan,
+            )
+            for name in ("mean", "deviation")
+        )
+        return cls._of(mean, deviation)
+
+    @classmethod
+    def _of(cls, mean: np.ndarray, deviation: np.ndarray) -> "Standardize":
         if not np.isfinite(deviation).all():
             broken = np.flatnonzero(~np.isfinite(deviation)).tolist()
             raise ValueError(

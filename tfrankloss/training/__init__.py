@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfrankloss.data.ranking_data import RankingData
+from tfrankloss.data.records import Records
 from tfrankloss.evaluation import Evaluation
 from tfrankloss.files import writing
 from tfrankloss.options import check_choice
@@ -68,9 +69,9 @@ class Trained:
 
 
 def train(
-    data: RankingData | Mapping[str, RankingData],
-    validation: RankingData | None = None,
-    test: RankingData | None = None,
+    data: RankingData | Records | Mapping[str, RankingData | Records],
+    validation: RankingData | Records | None = None,
+    test: RankingData | Records | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -82,7 +83,8 @@ def train(
 
     Args:
         data: the training data, or a dictionary of `"train"`, `"vali"` and perhaps `"test"`, as
-            `load_letor` reads a folder.
+            `load_letor` reads a folder. A network reads `Records` while it trains; those of other
+            splits, and all that trees learn from, are loaded into memory.
         validation: data to choose the best epoch by.
         test: data to measure at the end.
         out: folder for the model, the configuration and the results; it must be new, or hold an
@@ -106,7 +108,7 @@ def train(
     for name in options:
         check_choice("The name of an option", name, tuple(sorted(known)))
     chosen = TrainingOptions(**options)
-    splits = _splits(data, validation, test)
+    splits = _splits(data, validation, test, chosen)
     folder = None if out is None else Path(out)
     if folder is None and chosen.tensorboard:
         raise ValueError("tensorboard=True needs a folder. Received: out=None")
@@ -129,19 +131,16 @@ def train(
     return Trained(best, chosen, state.best_epoch, state.history, evaluations, folder)
 
 
-def _splits(
-    data: RankingData | Mapping[str, RankingData],
-    validation: RankingData | None,
-    test: RankingData | None,
-) -> dict[str, RankingData]:
-    if isinstance(data, RankingData):
+def _splits(data: Any, validation: Any, test: Any, options: TrainingOptions) -> dict[str, Any]:
+    """The data by split; `Records` only of the training data of a network."""
+    if isinstance(data, RankingData | Records):
         given = {"train": data, "vali": validation, "test": test}
         splits = {name: split for name, split in given.items() if split is not None}
     elif isinstance(data, Mapping):
         splits = dict(data)
     else:
         raise ValueError(
-            "data must be RankingData, or a dictionary of them by split, as "
+            "data must be RankingData or Records, or a dictionary of them by split, as "
             f"tfrankloss.data.load_letor reads them. Received: data={data!r}"
         )
     for name in ("train", "vali"):
@@ -151,7 +150,9 @@ def _splits(
                 f"queries for {name!r}"
             )
     for name, split in splits.items():
-        if not (split.labels > 0).any():
+        if isinstance(split, Records) and (name != "train" or options.model in TREES):
+            splits[name] = split.to_ranking_data()
+        if not split.max_label > 0:
             raise ValueError(
                 f"There is nothing to learn or to measure: all labels of {name!r} are 0"
             )

@@ -118,7 +118,7 @@ def _new_model(options: TrainingOptions, splits: Mapping[str, RankingData]) -> k
         if options.mixed_precision:
             keras.config.set_dtype_policy(options.mixed_precision)
         keras.utils.set_random_seed(options.seed)
-        loss = options.make_loss(1 + max(int(split.labels.max()) for split in splits.values()))
+        loss = options.make_loss(1 + max(int(split.max_label) for split in splits.values()))
         arguments = dict(options.model_options)
         if loss.outputs > 1:
             name = "outputs" if options.model == "feedforward" else "num_grades"
