@@ -151,6 +151,7 @@ class TensorFlowCluster(Cluster):
             ) from error
         self.replicas = self._strategy.num_replicas_in_sync
         self._programs: tuple[keras.Model | None, Any] = (None, None)
+        self._sum = self._make_sum()
 
     @property
     def dropout_stream(self) -> int:
@@ -208,18 +209,28 @@ class TensorFlowCluster(Cluster):
         return _gather_bytes(content, self._exchange) if self.workers > 1 else [content]
 
     def _exchange(self, numbers: np.ndarray) -> np.ndarray:
-        """`[workers, ...]` of numbers of the same shape in all workers."""
+        """`[workers, count]`, of as many numbers in each worker."""
+        rows = np.zeros((self.workers, len(numbers)), np.int32)
+        rows[self.worker] = numbers
+        return self._sum(rows).numpy()
+
+    def _make_sum(self) -> Callable[[np.ndarray], Any]:
+        """The sum over all workers: one program for all sizes, as gathering would not be."""
         import tensorflow as tf
 
-        def of_replica() -> Any:
-            # The order of the replicas is that of the strategy, not of TF_CONFIG.
-            row = np.concatenate([[self.worker], numbers]).astype(np.int32)[None]
-            return tf.distribute.get_replica_context().all_gather(tf.constant(row), axis=0)
+        local = self.replicas // self.workers
 
-        results = self._strategy.run(of_replica)
-        rows = self._strategy.experimental_local_results(results)[0].numpy()
-        _, first = np.unique(rows[:, 0], return_index=True)
-        return rows[first, 1:]
+        def of_replica(rows: Any) -> Any:
+            context = tf.distribute.get_replica_context()
+            first = tf.cast(context.replica_id_in_sync_group % local == 0, tf.int32)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, rows * first)
+
+        def total(rows: Any) -> Any:
+            results = self._strategy.run(of_replica, args=(rows,))
+            return self._strategy.experimental_local_results(results)[0]
+
+        signature = [tf.TensorSpec([self.workers, None], tf.int32)]
+        return tf.function(total, input_signature=signature, autograph=False)
 
 
 class JaxCluster(Cluster):
