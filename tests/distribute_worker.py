@@ -18,21 +18,23 @@ from tfrankloss import training
 from tfrankloss.data import RankingData, synthetic
 from tfrankloss.training import networks
 
-BATCH_SIZE = 7  # which neither two devices nor two workers share evenly
+EPOCHS, BATCHES = 4, 5
 OPTIONS: dict[str, Any] = {
     "loss": "softmax",
     "model_options": {"hidden": [6], "dropout": 0.0, "batch_norm_momentum": 0.9},
     "metrics": ["mrr", "ndcg@5"],
-    "batch_size": BATCH_SIZE,
-    "learning_rate": 0.02,
-    "optimizer": "sgd",
+    "batch_size": 7,  # which neither two devices nor two workers share evenly
+    "list_size": 32,
+    "optimizer": "adagrad",  # Adam would make steps of the rounding errors that are gradients of 0
+    "learning_rate": 0.1,
+    "epochs": EPOCHS,
     "patience": 10,
     "discard_without_relevant": False,
 }
 
 
 def splits() -> dict[str, RankingData]:
-    """33 lists of 1 to 30 documents for 5 batches, of which the last one is not full."""
+    """33 lists of different lengths for 5 batches, of which the last one is not full."""
     return {
         "train": synthetic(33, 5, 8, seed=1),
         "vali": synthetic(9, 5, 8, seed=2),
@@ -40,60 +42,74 @@ def splits() -> dict[str, RankingData]:
     }
 
 
-def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """The weights by name."""
-    return {x.path.split("/", 1)[-1] + str(n): np.array(x) for n, x in enumerate(model.weights)}
+def start_the_same() -> None:
+    """New models get weights from NumPy: backends draw different ones."""
+    new_model = networks._new_model
+
+    def make(*arguments: Any) -> keras.Model:
+        model = new_model(*arguments)
+        generator = np.random.default_rng(0)
+        for layer in model.layers:
+            if isinstance(layer, keras.layers.Dense):
+                layer.set_weights([0.5 * generator.normal(size=x.shape) for x in layer.weights])
+        return model
+
+    networks._new_model = make
 
 
-def train(request: dict[str, Any]) -> None:
-    """A run of `tfrankloss.train`, perhaps killed in its third epoch."""
+def kill_in_mid_epoch(cluster: type) -> None:
+    """This process ends behind the second batch of the third epoch."""
+    fit, begun = cluster.fit, []
+
+    def fit_until_killed(self: Any, model: Any, dataset: Any, after_batch: Any) -> float:
+        begun.append(model)
+
+        def after(number: int) -> None:
+            if len(begun) == 3 and number == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return fit(self, model, dataset, after)
+
+    cluster.fit = fit_until_killed
+
+
+def train(request: dict[str, Any]) -> dict[str, Any]:
+    """A run of `tfrankloss.train`."""
     if request.get("kill"):
-        fit = training.distribution.TensorFlowCluster.fit
-
-        def killed(self: Any, model: Any, dataset: Any, after_batch: Any) -> float:
-            counts.append(0)
-
-            def after(number: int) -> None:
-                if len(counts) == 3 and number == 2:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            return fit(self, model, dataset, after)
-
-        counts: list[int] = []
-        training.distribution.TensorFlowCluster.fit = killed
-    options = {**OPTIONS, **request["options"]}
+        kill_in_mid_epoch(type(training.join_cluster(request["distribute"])))
     trained = tfrankloss.train(
         splits(),
         out=request["out"],
         resume=request.get("resume", False),
         distribute=request.get("distribute"),
-        progress=request.get("progress", False),
-        **options,
+        **{**OPTIONS, **request.get("options", {})},
     )
-    result = {
+    return {
         "history": trained.history,
         "best_epoch": trained.best_epoch,
-        "metrics": {name: x.means for name, x in trained.evaluations.items()},
+        "means": {name: found.means for name, found in trained.evaluations.items()},
         "per_query": {
-            name: {metric: values.tolist() for metric, values in x.per_query.items()}
-            for name, x in trained.evaluations.items()
+            name: {metric: values.tolist() for metric, values in found.per_query.items()}
+            for name, found in trained.evaluations.items()
         },
+        "scores": trained.model.predict(next(iter(splits()["vali"].to_dataset()))[0], verbose=0)
+        .astype(float)
+        .tolist(),
     }
-    with open(request["result"], "w") as file:
-        json.dump(result, file)
 
 
-def two_devices(request: dict[str, Any]) -> None:
-    """The same steps with `fit` on two devices; the model is that of `train`."""
+def two_devices(request: dict[str, Any]) -> dict[str, Any]:
+    """The same steps with `fit` on two devices."""
     import tensorflow as tf
 
     processor = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
         processor, [tf.config.LogicalDeviceConfiguration()] * 2
     )
-    options = training.TrainingOptions(**{**OPTIONS, **request["options"]})
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     data = splits()
+    options = training.TrainingOptions(**OPTIONS)
+    plan = {name: OPTIONS[name] for name in ("batch_size", "list_size")}
     with strategy.scope():
         model = networks._new_model(options, data)
         model.compile(
@@ -101,19 +117,23 @@ def two_devices(request: dict[str, Any]) -> None:
             loss=model.loss,
             metrics=[tfrankloss.metrics.RankingMetrics(options.metrics)],
         )
-        train, vali = (
-            data[name].to_dataset(batch_size=BATCH_SIZE, repeat=name == "train", list_size=size)
-            for name, size in (("train", None), ("vali", 32))
-        )
-    history = model.fit(train, steps_per_epoch=5, epochs=options.epochs, verbose=0).history
-    measured = model.evaluate(vali, verbose=0, return_dict=True)
+        learnt = data["train"].to_dataset(repeat=True, **plan)
+        measured = data["vali"].to_dataset(**plan)
+    history = model.fit(learnt, steps_per_epoch=BATCHES, epochs=EPOCHS, verbose=0).history
     model.save(request["model"])
+    means = model.evaluate(measured, verbose=0, return_dict=True)
+    return {"history": history, "means": {"vali": means}}
+
+
+def main(request: dict[str, Any]) -> None:
+    """Trains and keeps the result."""
+    if "floatx" in request:
+        keras.config.set_floatx(request["floatx"])
+    start_the_same()
+    result = {"train": train, "two_devices": two_devices}[request["way"]](request)
     with open(request["result"], "w") as file:
-        json.dump({"history": history, "metrics": {"vali": measured}}, file)
+        json.dump(result, file)
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    if given.get("floatx"):
-        keras.config.set_floatx(given["floatx"])
-    {"train": train, "two_devices": two_devices}[given["way"]](given)
+    main(json.loads(sys.argv[1]))

@@ -80,14 +80,12 @@ def evaluate_model(
     inner = np.linspace(0, data.num_documents, cluster.workers + 1)[1:-1]
     ends = [0, *np.searchsorted(data.row_splits[:-1], inner).tolist(), len(data)]
     first, last = ends[cluster.worker :][:2]
-    mine = data[
-        first : max(last, first + 1)
-    ]  # with more workers than lists one that counts nowhere
+    mine = data[first:last] if last > first else data[:1]  # more workers than lists
     scores = predict_scores(cluster.local(model), mine)
-    found = evaluate_scores(scores, mine, options.metrics)
     # One worker must not stop while the others go on.
-    broken = not np.isfinite(scores).all()
-    check_finite("A score", np.nan if any(cluster.gather(b"1" if broken else b"")) else 0, options)
+    broken = any(cluster.gather(b"" if np.isfinite(scores).all() else b"!"))
+    check_finite("A score", np.nan if broken else 0.0, options)
+    found = evaluate_scores(scores, mine, options.metrics)
     per_query = {
         name: np.concatenate(
             [np.frombuffer(x) for x in cluster.gather(values[: last - first].tobytes())]
