@@ -90,14 +90,17 @@ class NetworkTrainer:
     def _epoch(self, data: RankingData, progress: bool | Callable[[str], None]) -> float:
         """Trains on all lists once; returns the loss."""
         options, epoch, cluster = self._options, self._state.epoch, self._cluster
-        dataset = data.to_dataset(
+        plan = {
             **options.batch_plan(epoch),
-            replicas=cluster.replicas,
-            worker=cluster.worker,
-            workers=cluster.workers,
-        )
+            "replicas": cluster.replicas,
+            "worker": cluster.worker,
+            "workers": cluster.workers,
+        }
+        batches = int(data.to_dataset(**plan).cardinality())
+        # On JAX, `fit` looks at a first batch before it begins. In a dataset without end that is no
+        # epoch: what begins anew begins with this one.
+        dataset = data.to_dataset(**plan, repeat=True).take(batches)
         seed_dropout(self._model, options.seed, epoch, cluster.dropout_stream)
-        batches = int(dataset.cardinality())
         with Progress(f"epoch {epoch + 1}", batches, "batches", progress is True) as bar:
             loss = cluster.fit(self._model, dataset, bar.update)
         check_finite(f"The loss of epoch {epoch + 1}", loss, options)
