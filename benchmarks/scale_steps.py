@@ -151,10 +151,9 @@ def step_table(records: list[dict[str, Any]]) -> list[str]:
                 f"{1000 * median(times) / record['steps']:.0f}",
                 f"{1000 * median(processor) / record['steps']:.0f}",
                 f"{median(ratios):.2f}",
-                f"{record['rounds'][-1][0]['loss']:.4f}",
             ]
         )
-    header = ["training", "ms per step", "ms of cores per step", "÷ one process", "last loss"]
+    header = ["training", "ms per step", "ms of cores per step", "÷ one process"]
     return report.markdown_table(header, rows)
 
 

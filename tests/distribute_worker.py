@@ -122,7 +122,70 @@ def two_devices(request: dict[str, Any]) -> dict[str, Any]:
     history = model.fit(learnt, steps_per_epoch=BATCHES, epochs=EPOCHS, verbose=0).history
     model.save(request["model"])
     means = model.evaluate(measured, verbose=0, return_dict=True)
-    return {"history": history, "means": {"vali": means}}
+    return {"history": history, "means": {"vali": means}, "differences": differences(strategy)}
+
+
+def differences(strategy: Any) -> dict[str, float]:
+    """How far a step on very unequal replicas is from that on one device.
+
+    The first has five lists, the second two, of which one is empty; or an empty one alone.
+    """
+    import tensorflow as tf
+
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(7, 9, 3))
+    labels = generator.integers(0, 3, (7, 9)).astype(float)
+    labels[np.arange(9) >= generator.integers(2, 9, (7, 1))] = -1.0
+    labels[6] = -1.0
+    weights = generator.uniform(1.0, 3.0, 7)
+    found = {}
+
+    def compute(model: Any, loss: Any, *batch: Any) -> tuple[Any, Any, Any]:
+        features, labels, weights = batch
+        with tf.GradientTape() as tape:
+            scores = model({"features": features, "mask": labels >= 0}, training=True)
+            value = loss(labels, scores, weights)
+        return value, tape.gradient(value, model.trainable_variables), scores
+
+    for name, reduction, first in (
+        ("weighted mean", "mean", 5),
+        ("sum", "sum", 5),
+        ("nothing on one replica", "mean", 6),
+    ):
+        loss = tfrankloss.losses.NDCGLoss2(topn=3, reduction=reduction)
+        keras.utils.set_random_seed(1)
+        alone = tfrankloss.models.feedforward(3, hidden=(4,), dropout=0.0, transform=None)
+        with strategy.scope():
+            shared = tfrankloss.models.feedforward(3, hidden=(4,), dropout=0.0, transform=None)
+        shared.set_weights(alone.get_weights())
+        batch = [tf.constant(x) for x in (features, labels, weights)]
+        value, gradients, scores = compute(alone, loss, *batch)
+
+        def of_replica(parts: Any, model: Any = shared, loss: Any = loss) -> tuple[Any, Any, Any]:
+            value, gradients, scores = compute(model, loss, *parts)
+            context = tf.distribute.get_replica_context()
+            return value, context.all_reduce("SUM", gradients), scores
+
+        @tf.function
+        def step(parts: Any, of_replica: Any = of_replica) -> Any:
+            return strategy.run(of_replica, args=(parts,))
+
+        def part(context: Any, first: int = first, batch: Any = batch) -> Any:
+            return [
+                x[:first] if context.replica_id_in_sync_group == 0 else x[first:] for x in batch
+            ]
+
+        values, sums, both = step(strategy.experimental_distribute_values_from_function(part))
+        pairs = [(2 * x, value) for x in values.values]  # each has its share of the value
+        pairs += [
+            (x, expected)
+            for total, expected in zip(sums, gradients, strict=True)
+            for x in total.values
+        ]
+        pairs += [(np.concatenate([np.array(x) for x in both.values]), scores)]
+        pairs += list(zip(shared.get_weights(), alone.get_weights(), strict=True))
+        found[name] = max(float(np.abs(np.subtract(x, y)).max()) for x, y in pairs)
+    return found
 
 
 def main(request: dict[str, Any]) -> None:

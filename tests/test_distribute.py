@@ -166,6 +166,10 @@ def test_fit_on_two_devices(alone: dict[str, Any], tmp_path: Path) -> None:
     for name in OPTIONS["metrics"]:  # the state of a metric is float32
         expected = alone["history"][-1][name]
         assert result["means"]["vali"][name] == pytest.approx(expected, abs=1e-6)
+    # Of losses, gradients, scores and the statistics of batch normalisation, in float64.
+    assert len(result["differences"]) == 3
+    for name, difference in result["differences"].items():
+        assert difference < 1e-12, name
     weights = keras.saving.load_model(tmp_path / "m.keras").get_weights()
     assert_close(weights, alone["weights"], 1e-6)
 
@@ -175,6 +179,7 @@ def test_two_workers_of_tensorflow(alone: dict[str, Any], tmp_path: Path) -> Non
     check_workers("tensorflow", results, alone, tmp_path, 1e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_of_jax(alone: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("jax")
     results = run(cluster("jax", tmp_path))
@@ -190,7 +195,6 @@ def test_a_killed_worker(engine: str, alone: dict[str, Any], tmp_path: Path) -> 
     requests[1]["kill"] = True
     with started(requests) as processes:
         assert processes[1].wait(SECONDS) == -signal.SIGKILL
-        assert processes[0].poll() is None  # waits for the other, until it is ended, too
     state = json.loads((tmp_path / "run" / "state" / "state.json").read_text())
     assert state["epoch"] == 2
     results = run(cluster(engine, tmp_path, resume=True))
