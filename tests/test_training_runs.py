@@ -90,9 +90,9 @@ def _run_until_killed(folder: str, moment: str) -> None:
     epochs: list[int] = []
     seed_dropout, writing, save = networks.seed_dropout, folder_of_run.writing, keras.Model.save
 
-    def seed(model: keras.Model, seed: int, epoch: int) -> None:
+    def seed(model: keras.Model, seed: int, epoch: int, stream: int) -> None:
         epochs.append(epoch)
-        seed_dropout(model, seed, epoch)
+        seed_dropout(model, seed, epoch, stream)
         if moment == "epoch" and epoch == 1:
             fit = model.fit
             stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: kill())

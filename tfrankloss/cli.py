@@ -32,11 +32,13 @@ from tfrankloss.losses import LOSSES
 from tfrankloss.models import MODELS
 from tfrankloss.serving import example_request, export_run
 from tfrankloss.training import (
+    ENGINES,
     OPTIMIZERS,
     TREES,
     Trained,
     TrainingOptions,
     evaluate_scores,
+    join_cluster,
     load_model,
     num_features,
     predict_scores,
@@ -105,6 +107,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="share of the queries of a single file that are held back for validation",
     )
     training.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    training.add_argument(
+        "--distribute",
+        choices=ENGINES,
+        help="train with the hosts of a cluster, on each of which this command is given: those of "
+        "TF_CONFIG, or of KERAS_DISTRIBUTION_JOB_ADDRESSES and the like",
+    )
     add_training_options(training)
     training.set_defaults(run_command=run_train)
 
@@ -369,33 +377,44 @@ def one_split(name: str, split: str | None, model: Any) -> RankingData:
 
 def run_train(options: argparse.Namespace) -> None:
     """`tfrankloss train`."""
-    if options.out.exists() and not options.out.is_dir():
-        raise ValueError(f"--out must be a folder. Received: {options.out}")
-    chosen = training_options(options)
-    begun = options.out / "config.json"
-    if options.resume and begun.is_file() and not options.validation:
-        notes = json.loads(begun.read_text()).get("notes", {})
-        options.validation = notes.get("validation")
-        if options.validation_fraction is None:
-            options.validation_fraction = notes.get("validation_fraction")
+    cluster = join_cluster(options.distribute)  # before anything is computed
+    chosen, options.validation, options.validation_fraction = cluster.agree(
+        lambda: asked_for(options)
+    )
     TrainingOptions(**chosen)  # before a long reading of data
     data = read_data(options.data)
     if not isinstance(data, dict):
         data = with_validation(data, options, chosen.get("seed", TrainingOptions.seed))
     elif options.validation or options.validation_fraction:
         raise ValueError(f"{options.data} has its own splits: {', '.join(data)}")
-    for name, split in data.items():
-        print(f"{name}: {split}")
+    if cluster.chief:
+        for name, split in data.items():
+            print(f"{name}: {split}")
     sources = {name: getattr(options, name) for name in ("data", "validation")}
     trained = train(
         data,
         out=options.out,
         resume=options.resume,
         notes={**sources, "validation_fraction": options.validation_fraction},
+        distribute=options.distribute,
         **chosen,
     )
-    print_results(trained)
-    print(f"The model and all about the run: {options.out}")
+    if cluster.chief:
+        print_results(trained)
+        print(f"The model and all about the run: {options.out}")
+
+
+def asked_for(options: argparse.Namespace) -> tuple[dict[str, Any], str | None, float | None]:
+    """The options of `train`, and what is held back, of this command or of the run to resume."""
+    if options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"--out must be a folder. Received: {options.out}")
+    validation, fraction = options.validation, options.validation_fraction
+    begun = options.out / "config.json"
+    if options.resume and begun.is_file() and not validation:
+        notes = json.loads(begun.read_text()).get("notes", {})
+        validation = notes.get("validation")
+        fraction = notes.get("validation_fraction") if fraction is None else fraction
+    return training_options(options), validation, fraction
 
 
 def with_validation(data: Any, options: argparse.Namespace, seed: int) -> dict[str, Any]:

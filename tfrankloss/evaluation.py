@@ -13,7 +13,7 @@
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -222,12 +222,16 @@ def evaluate(
 
     names = [part.name for part in parts]
     per_query = dict(zip(names, values, strict=True))
-    means = {
+    by_name = dict(zip(names, parts, strict=True))
+    return Evaluation(means(per_query), per_query, queries_seen, by_name)
+
+
+def means(per_query: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The mean of each metric over the queries that count; NaN if none does."""
+    return {
         name: float(np.nanmean(x)) if np.isfinite(x).any() else float("nan")
         for name, x in per_query.items()
     }
-    by_name = dict(zip(names, parts, strict=True))
-    return Evaluation(means, per_query, queries_seen, by_name)
 
 
 def to_trec_run(

@@ -1,8 +1,8 @@
 """The few operations that TensorFlow and JAX do not share through ``keras.ops``.
 
 Everything that names a backend lives here: compilation of a kernel, automatic derivatives inside a
-kernel, the bits of a floating point number, ragged tensors, and padding of lists whose length is
-not known when the program is traced.
+kernel, the bits of a floating point number, ragged tensors, sums over the replicas of a
+distribution strategy, and padding of lists whose length is not known when the program is traced.
 """
 
 from collections.abc import Callable, Sequence
@@ -118,6 +118,22 @@ def with_gradient(kernel: Callable[[Array], tuple[Array, Array]], x: Array) -> A
         return values, backward
 
     return call(x)
+
+
+def replicas() -> int:
+    """How many copies of this program train together, each on its part of a batch.
+
+    Those of the `tf.distribute` strategy that runs it. A program of JAX sees the whole batch,
+    however many devices compute it: there it is always 1.
+    """
+    if NAME != "tensorflow" or tf.distribute.in_cross_replica_context():
+        return 1
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def sum_over_replicas(x: Array) -> Array:
+    """The sum of `x` over all replicas, in each of them; differentiable."""
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
 
 
 def shapes_must_be_static() -> bool:

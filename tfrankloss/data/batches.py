@@ -34,6 +34,9 @@ class BatchPlan:
     inputs: str = "dict"
     drop_remainder: bool = False
     first_epoch: int = 0
+    replicas: int = 1
+    worker: int = 0
+    workers: int = 1
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_documents", "list_size"):
@@ -41,6 +44,13 @@ class BatchPlan:
                 check_integer(name, getattr(self, name), minimum=1)
         check_integer("seed", self.seed, minimum=0)
         check_integer("first_epoch", self.first_epoch, minimum=0)
+        check_integer("replicas", self.replicas, minimum=1)
+        if self.replicas % self.workers or not 0 <= self.worker < self.workers:
+            raise ValueError(
+                "Each of the workers has as many replicas as the others, and worker is below "
+                f"workers. Received: replicas={self.replicas}, worker={self.worker}, "
+                f"workers={self.workers}"
+            )
         check_choice("inputs", self.inputs, ("dict", "features"))
         check_choice("truncate", self.truncate, ("relevant", "position"))
         if self.batch_size is not None and self.max_documents is not None:
@@ -59,6 +69,24 @@ class BatchPlan:
         if self.max_documents is None:
             return self.batch_size or BATCH_SIZE
         return max(1, self.max_documents // size)
+
+    def lists_of_worker(self, lists: int) -> int:
+        """How many of the lists of a batch a worker has, filled up for all of its replicas."""
+        return -(-lists // self.replicas) * (self.replicas // self.workers)
+
+    def of_worker(self, batch: "Batch") -> "Batch":
+        """The part of a batch that a worker has: all have the same shape."""
+        queries = batch.queries[self.worker :: self.workers]
+        return Batch(queries, self.lists_of_worker(batch.lists), batch.size)
+
+
+def make_plan(*, replicas: int | None = None, workers: int = 1, **options: Any) -> BatchPlan:
+    """A plan for the replicas of the strategy in whose scope it is made, if none are given."""
+    import tensorflow as tf
+
+    if replicas is None:
+        replicas = max(tf.distribute.get_strategy().num_replicas_in_sync, workers)
+    return BatchPlan(replicas=replicas, workers=workers, **options)
 
 
 class Batch(NamedTuple):
@@ -151,7 +179,7 @@ def arrays(data: "RankingData", batch: Batch, plan: BatchPlan, epoch: int = 0) -
     """Features, mask, labels and weights of a batch, padded."""
     shape = (batch.lists, batch.size)
     features = np.empty((*shape, data.num_features), np.float32)
-    mask = np.zeros(shape, np.bool_)
+    mask = np.zeros(shape, mask_type(plan))
     labels = np.full(shape, -1.0, np.float32)
     weights = None if data.weights is None else np.zeros(shape, np.float32)
     for place, query in enumerate(batch.queries.tolist()):
@@ -171,6 +199,11 @@ def arrays(data: "RankingData", batch: Batch, plan: BatchPlan, epoch: int = 0) -
             weights[place, :length] = data.weights[rows]  # type: ignore[index]
     features[len(batch.queries) :] = 0.0
     return {"features": features, "mask": mask, "labels": labels, "weights": weights}
+
+
+def mask_type(plan: BatchPlan) -> Any:
+    """Keras' `fit` adds up what replicas have, to learn its shape; truth values have no sum."""
+    return np.float32 if plan.replicas > plan.workers else np.bool_
 
 
 def _relevant_first(
@@ -196,7 +229,7 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
         # Each iteration of the dataset is an epoch; an endless one counts its own.
         for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
             for batch in batches(data, plan, epoch):
-                yield element(plan, arrays(data, batch, plan, epoch))
+                yield element(plan, arrays(data, plan.of_worker(batch), plan, epoch))
 
     specs = element_specs(plan, data.num_features, data.weights is not None)
     dataset = tf.data.Dataset.from_generator(elements, output_signature=element(plan, specs))
@@ -223,12 +256,12 @@ def element_specs(plan: BatchPlan, num_features: int, weighted: bool) -> dict[st
     """The shapes and types of a batch."""
     import tensorflow as tf
 
-    lists = plan.lists_per_batch(plan.list_size or 1)
+    lists = plan.lists_of_worker(plan.lists_per_batch(plan.list_size or 1))
     static = plan.list_size is not None or plan.max_documents is None
     shape = (lists if static else None, plan.list_size)
     return {
         "features": tf.TensorSpec((*shape, num_features), tf.float32),
-        "mask": tf.TensorSpec(shape, tf.bool),
+        "mask": tf.TensorSpec(shape, mask_type(plan)),
         "labels": tf.TensorSpec(shape, tf.float32),
         "weights": tf.TensorSpec(shape, tf.float32) if weighted else None,
     }

@@ -484,6 +484,9 @@ class RankingData:
         inputs: str = "dict",
         drop_remainder: bool = False,
         first_epoch: int = 0,
+        replicas: int | None = None,
+        worker: int = 0,
+        workers: int = 1,
     ) -> "tf.data.Dataset":
         """Padded batches for `model.fit`: `({"features", "mask"}, labels)`, and weights if any.
 
@@ -506,15 +509,21 @@ class RankingData:
             inputs: `"dict"` as above, or `"features"` for `(features, labels)` without a mask.
             drop_remainder: whether to leave out what does not fill a batch.
             first_epoch: number of the epoch to begin with, to go on where another run stopped.
+            replicas: of `tf.distribute.MirroredStrategy`, which share the lists of a batch: empty
+                lists fill it up to a multiple of them. By default those of the strategy in whose
+                `scope` this is called.
+            worker: which part of each batch to make, where `workers` hosts train together, each
+                with as many of the replicas as the others.
+            workers: number of hosts.
 
         >>> data = RankingData.from_arrays([[1.0], [2.0], [3.0]], [0, 1, 1], ["a", "a", "b"])
         >>> for inputs, labels in data.to_dataset(batch_size=2, shuffle=False, list_size=2):
         ...     print(labels.numpy().tolist())
         [[0.0, 1.0], [1.0, -1.0]]
         """
-        from tfrankloss.data.batches import BatchPlan, make_dataset
+        from tfrankloss.data.batches import make_dataset, make_plan
 
-        plan = BatchPlan(
+        plan = make_plan(
             batch_size=batch_size,
             max_documents=max_documents,
             shuffle=shuffle,
@@ -525,6 +534,9 @@ class RankingData:
             inputs=inputs,
             drop_remainder=drop_remainder,
             first_epoch=first_epoch,
+            replicas=replicas,
+            worker=worker,
+            workers=workers,
         )
         return make_dataset(self, plan)
 

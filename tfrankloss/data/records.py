@@ -21,6 +21,7 @@ from tfrankloss.data.batches import (
     element,
     element_specs,
     finished,
+    make_plan,
     sizes_of,
 )
 from tfrankloss.data.parsing import query_names
@@ -154,12 +155,15 @@ class Records:
         Args:
             shuffle_buffer: number of lists, of all sizes, among which the next ones are drawn; for
                 each size there are at least as many as a batch holds.
-            **options: see `RankingData.to_dataset`.
+            **options: see `RankingData.to_dataset`. Of `workers`, each reads its own shard: they
+                need not have as many batches as the others, nor in the same order of sizes.
         """
         check_integer("shuffle_buffer", shuffle_buffer, minimum=1)
         for name in options:
             check_choice("The name of an option", name, tuple(BatchPlan.__dataclass_fields__))
-        return _make_dataset(self, BatchPlan(**options), shuffle_buffer)
+        plan = make_plan(**options)
+        data = self if plan.workers == 1 else self.shard(plan.worker, plan.workers)
+        return _make_dataset(data, plan, shuffle_buffer)
 
     def to_ranking_data(self) -> RankingData:
         """All of it in memory, file by file; for validation data."""
@@ -328,10 +332,14 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
         raise ValueError("There are no queries to make batches of. Received: empty data")
     whole = data._lengths(data.schema["files"])
     lengths = np.repeat(list(whole), list(whole.values()))
-    sizes = sizes_of(lengths, plan, data.parts)
+    sizes = sizes_of(lengths, plan, data.parts // plan.workers)
     ends: list[float] = [0, *sizes[:-1], np.inf]  # the largest size has all that are cut, too
     groups = [
-        _Size(size, plan.lists_per_batch(size), _parts(data, ends[place], ends[place + 1]))
+        _Size(
+            size,
+            plan.lists_of_worker(plan.lists_per_batch(size)),
+            _parts(data, ends[place], ends[place + 1]),
+        )
         for place, size in enumerate(sizes)
     ]
     # From the largest size to the smallest.
@@ -530,7 +538,9 @@ class _Parser:
             arrays = tf.cond(
                 longest > size, lambda: self._relevant(arrays, lengths, size, seed), lambda: arrays
             )
-        arrays["mask"] = tf.sequence_mask(tf.minimum(lengths, size), size)
+        arrays["mask"] = tf.sequence_mask(
+            tf.minimum(lengths, size), size, self._specs["mask"].dtype
+        )
         for name, array in arrays.items():
             arrays[name] = tf.ensure_shape(array, self._specs[name].shape)
         return element(self._plan, {"weights": None, **arrays})

@@ -42,7 +42,8 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
 
     Args:
         reduction: `"mean"`, over the lists that hold at least one document (with list weights, the
-            weighted mean), `"sum"`, or `"none"` for one value per list.
+            weighted mean), `"sum"`, or `"none"` for one value per list. Under a strategy of
+            `tf.distribute`, mean and sum are those of all replicas' lists.
         name: name of the loss.
         dtype: type to compute in. By default float64 for float64 scores, otherwise float32, also
             where the scores are in half precision.
@@ -107,16 +108,24 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
 
     def _reduced(self, received: lists.Received, reduction: str) -> Array:
         """The loss, differentiable in the scores."""
-        if reduction not in self._kernels:
-            run = functools.partial(self._run, reduction)
-            self._kernels[reduction] = backend.compiled(run)
-        kernel = self._kernels[reduction]
-        return backend.with_gradient(
-            lambda scores: kernel(*received._replace(scores=scores)), received.scores
-        )
+        replicas = 1 if reduction == "none" else backend.replicas()
+        kind = reduction if replicas == 1 else "parts"
+        if kind not in self._kernels:
+            self._kernels[kind] = backend.compiled(functools.partial(self._run, kind))
+        kernel = self._kernels[kind]
+
+        def value_and_gradient(scores: Array) -> tuple[Array, Array]:
+            value, gradient = kernel(*received._replace(scores=scores))
+            if replicas > 1:
+                return _over_replicas(value, gradient, reduction, replicas)
+            return value, gradient
+
+        return backend.with_gradient(value_and_gradient, received.scores)
 
     def _run(self, reduction: str, *received: Array | None) -> tuple[Array, Array]:
         """The kernel: the reduced loss and its gradient (of each list's own value for "none").
+
+        For "parts", `[2]`: the sum of the lists and their weight, of which a mean is made.
 
         All of the work is in here, because an operation outside of it takes as long as the whole
         loss of a small batch.
@@ -131,7 +140,10 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
         factors = list_factors(real, arguments.list_weights, values.dtype, reduction)
         values = values * factors
         gradient = gradient * ops.reshape(factors, (-1,) + (1,) * (len(gradient.shape) - 1))
-        return (values if reduction == "none" else ops.sum(values)), gradient
+        if reduction == "none":
+            return values, gradient
+        total = ops.sum(values)
+        return (ops.stack([total, ops.sum(factors)]) if reduction == "parts" else total), gradient
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -172,6 +184,21 @@ def list_factors(real: Array, weights: Array | None, dtype: str, reduction: str)
     if weights is not None:
         factors = ops.where(real, ops.cast(weights, dtype), ops.zeros_like(factors))
     return ranks.divide_no_nan(factors, ops.sum(factors)) if reduction == "mean" else factors
+
+
+def _over_replicas(
+    parts: Array, gradient: Array, reduction: str, replicas: int
+) -> tuple[Array, Array]:
+    """The loss of the lists of all replicas, from the `parts` of this one.
+
+    The optimizer adds up the gradients of the replicas, so that each has the gradient of its own
+    lists. Values are the share of one replica: Keras shows them times the number of replicas.
+    """
+    total, weight = ops.unstack(backend.sum_over_replicas(parts))
+    if reduction == "mean":
+        factor = ranks.divide_no_nan(ops.ones_like(weight), weight)
+        total, gradient = total * factor, gradient * factor
+    return total / replicas, gradient
 
 
 def _compute_dtype(dtype: Any) -> str:

@@ -36,8 +36,8 @@ class RealDocuments(keras.layers.Layer):
         """The rows, and which of them are real."""
         mask = ops.cast(mask, "bool")
         if not backend.shapes_must_be_static():
-            rows = backend.pack(documents, _with_a_document(mask))
-            return rows, ops.ones((ops.shape(rows)[0],), "bool")
+            taken = _with_a_document(mask)
+            return backend.pack(documents, taken), backend.pack(mask, taken)
         return ops.reshape(documents, (-1, documents.shape[-1])), ops.reshape(mask, (-1,))
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
@@ -92,12 +92,26 @@ class DocumentBatchNorm(keras.layers.BatchNormalization):
     """Batch normalisation of the rows of `RealDocuments`; the mask counts where there is padding.
 
     Statistics of real documents alone need no mask, which would take a third of the layer's time.
+    They are those of the whole batch, also where replicas of `tf.distribute` share it, or devices
+    of JAX.
     """
 
     def call(self, inputs: Array, training: bool | None = None, mask: Array | None = None) -> Array:
         """The normalised rows."""
-        mask = mask if backend.shapes_must_be_static() else None
-        return super().call(inputs, training=training, mask=mask)
+        # A replica may have no document at all, and a row that is none.
+        masked = backend.shapes_must_be_static() or backend.replicas() > 1
+        return super().call(inputs, training=training, mask=mask if masked else None)
+
+    def _moments(self, inputs: Array, mask: Array | None) -> tuple[Array, Array]:
+        if mask is None or backend.replicas() == 1:
+            return super()._moments(inputs, mask)
+        real = ops.cast(mask, inputs.dtype)[:, None]
+        sums = ops.concatenate([ops.sum(inputs * real, axis=0), ops.sum(real, axis=0)])
+        sums = backend.sum_over_replicas(sums)
+        count = ops.maximum(sums[-1], 1.0)
+        mean = sums[:-1] / count
+        squares = ops.sum(ops.square((inputs - mean) * real), axis=0)
+        return mean, backend.sum_over_replicas(squares) / count
 
 
 @register

@@ -192,8 +192,7 @@ def gam(
     if batch_norm_momentum is not None:
         rows = _batch_norm(batch_norm_momentum, "input_batch_norm")(rows, mask=real)
     rows = FeatureTowers(hidden, activation, name="towers")(rows)
-    # In float32 whatever the policy, as all scores.
-    parts = ListScores(name="sub_scores", dtype="float32")(rows, mask)
+    parts = ListScores(name="sub_scores", dtype=_precise())(rows, mask)
     return _model("gam", features, mask, ops.sum(parts, axis=-1))
 
 
@@ -243,7 +242,7 @@ def _inputs(num_features: int, transform: Transform, noise: float = 0.0) -> tupl
 def _batch_norm(momentum: float, name: str) -> keras.layers.Layer:
     check_fraction("batch_norm_momentum", momentum)
     # That of the input may see raw features, which are too large for half types.
-    dtype = "float32" if name == "input_batch_norm" else None
+    dtype = _precise() if name == "input_batch_norm" else None
     return DocumentBatchNorm(momentum=momentum, name=name, dtype=dtype)
 
 
@@ -276,10 +275,15 @@ def _tower(
 
 
 def _list_scores(rows: Array, mask: Array, outputs: int | None = None) -> Array:
-    """The last layer, in float32 whatever the policy: losses want more than half precision."""
-    rows = keras.layers.Dense(outputs or 1, dtype="float32", name="output")(rows)
+    """The last layer."""
+    rows = keras.layers.Dense(outputs or 1, dtype=_precise(), name="output")(rows)
     rows = rows if outputs else ops.squeeze(rows, axis=-1)
-    return ListScores(name="scores", dtype="float32")(rows, mask)
+    return ListScores(name="scores", dtype=_precise())(rows, mask)
+
+
+def _precise() -> str:
+    """The type of scores: losses want more than half precision, whatever the policy."""
+    return "float64" if keras.config.dtype_policy().compute_dtype == "float64" else "float32"
 
 
 def _model(name: str, features: Array, mask: Array, scores: Array) -> keras.Model:

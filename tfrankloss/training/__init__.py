@@ -6,7 +6,7 @@ See `folder` for what is in there, `networks` and `trees` for the two kinds of m
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tfrankloss.files import writing
 from tfrankloss.options import check_choice
 from tfrankloss.progress import printer
 from tfrankloss.training import folder as run_folder
+from tfrankloss.training.distribution import ENGINES, Alone, join_cluster
 from tfrankloss.training.folder import State, library_versions
 from tfrankloss.training.networks import NetworkTrainer
 from tfrankloss.training.options import OPTIMIZERS, TREES, TrainingOptions
@@ -33,12 +34,14 @@ from tfrankloss.training.trees import TreeTrainer
 
 __all__ = [
     "DEFAULT_METRICS",
+    "ENGINES",
     "FILES",
     "OPTIMIZERS",
     "TREES",
     "Trained",
     "TrainingOptions",
     "evaluate_scores",
+    "join_cluster",
     "library_versions",
     "load_model",
     "num_features",
@@ -77,6 +80,7 @@ def train(
     resume: bool = False,
     progress: bool | Callable[[str], None] = True,
     notes: Mapping[str, Any] | None = None,
+    distribute: str | None = None,
     **options: Any,
 ) -> Trained:
     """Trains a network or boosted trees until a metric on validation data gets no better.
@@ -94,6 +98,10 @@ def train(
         progress: whether to print a line per epoch (and, in a terminal, how far it is), or a
             function that takes the lines.
         notes: what else to keep in `config.json`, such as where the data come from.
+        distribute: `"tensorflow"` or `"jax"` to train a network on all devices of this host, or of
+            the hosts of a cluster, each of which calls this with the same arguments: see
+            `join_cluster`. The result is that of one host. Only the chief, the first of them,
+            writes `out` and prints.
         **options: see `TrainingOptions`.
 
     >>> from tfrankloss import data
@@ -107,27 +115,33 @@ def train(
     known = {x.name for x in fields(TrainingOptions)}
     for name in options:
         check_choice("The name of an option", name, tuple(sorted(known)))
+    cluster = join_cluster(distribute)
     chosen = TrainingOptions(**options)
     splits = _splits(data, validation, test, chosen)
+    if distribute is not None:
+        progress = _begin_together(cluster, chosen, splits, progress)
+        notes = {**(notes or {}), "distribute": distribute, "workers": cluster.workers}
     folder = None if out is None else Path(out)
     if folder is None and chosen.tensorboard:
         raise ValueError("tensorboard=True needs a folder. Received: out=None")
-    state = State() if folder is None else run_folder.begin(folder, chosen, splits, resume)
+    state = _state(folder, chosen, splits, resume, cluster)
     # Built before the folder is made: a mistake leaves nothing behind.
-    trainer = _trainer(chosen, splits, state, folder)
-    if folder is not None:
+    trainer = _trainer(chosen, splits, state, folder, cluster)
+    if folder is not None and cluster.chief:
         run_folder.write_config(folder, chosen, splits, notes)
     if isinstance(chosen.learning_rate, Sequence):
-        best, chosen, state = _best_learning_rate(chosen, splits, folder, progress)
+        best, chosen, state = _best_learning_rate(chosen, splits, folder, progress, cluster)
     else:
         best = trainer.fit(progress)
+    # Each worker now has the model for itself.
     evaluations = {
-        name: evaluate_model(best, split, chosen)
+        name: evaluate_model(best, split, chosen, cluster)
         for name, split in splits.items()
         if name != "train"
     }
-    if folder is not None:
+    if folder is not None and cluster.chief:
         run_folder.write_results(folder, chosen, state, evaluations)
+    cluster.gather(b"")  # none ends before all is written
     return Trained(best, chosen, state.best_epoch, state.history, evaluations, folder)
 
 
@@ -169,9 +183,49 @@ def _trainer(
     splits: Mapping[str, RankingData],
     state: State,
     folder: Path | None,
+    cluster: Alone,
 ) -> NetworkTrainer | TreeTrainer:
-    kind = TreeTrainer if options.model in TREES else NetworkTrainer
-    return kind(options, splits, state, folder)
+    if options.model in TREES:
+        return TreeTrainer(options, splits, state, folder)
+    return NetworkTrainer(options, splits, state, folder, cluster)
+
+
+def _state(
+    folder: Path | None,
+    options: TrainingOptions,
+    splits: Mapping[str, RankingData],
+    resume: bool,
+    cluster: Alone,
+) -> State:
+    """Where the run in a folder stopped, as the chief sees it."""
+    if folder is None:
+        return State()
+    begin = run_folder.begin
+    return State(**cluster.agree(lambda: asdict(begin(folder, options, splits, resume))))
+
+
+def _begin_together(
+    cluster: Alone,
+    options: TrainingOptions,
+    splits: Mapping[str, RankingData],
+    progress: bool | Callable[[str], None],
+) -> bool | Callable[[str], None]:
+    """Checks what the workers of a cluster were given; returns what shows progress."""
+    if options.model in TREES:
+        raise ValueError(f"distribute is for networks. Received: model={options.model!r}")
+    cluster.check(options.jit)
+    apart = isinstance(splits["train"], Records) and cluster.workers > 1
+    if apart and cluster.same_shapes and options.list_size is None:
+        raise ValueError(
+            "From records each worker reads lists of its own, which on JAX must all be padded to "
+            "one size: give list_size. Received: list_size=None"
+        )
+    cluster.check_same("options", run_folder.to_json(asdict(options)))
+    cluster.check_same("data", "".join(f"{x} {split.digest()}" for x, split in splits.items()))
+    if not cluster.chief:
+        return False
+    printer(progress)(f"{cluster.workers} workers with {cluster.replicas} devices")
+    return progress
 
 
 def _best_learning_rate(
@@ -179,6 +233,7 @@ def _best_learning_rate(
     splits: Mapping[str, RankingData],
     folder: Path | None,
     progress: bool | Callable[[str], None],
+    cluster: Alone,
 ) -> tuple[Any, TrainingOptions, State]:
     """A run with each learning rate; the best model, how it was trained, and its history."""
     sign = options.sign
@@ -187,10 +242,10 @@ def _best_learning_rate(
         printer(progress)(f"learning rate {rate:g}:")
         one = replace(options, learning_rate=rate)
         place = None if folder is None else folder / "learning-rates" / f"{rate:g}"
-        state = State() if place is None else run_folder.begin(place, one, splits, resume=True)
+        state = _state(place, one, splits, True, cluster)
         try:
-            trainer = _trainer(one, splits, state, place)
-            if place is not None:
+            trainer = _trainer(one, splits, state, place, cluster)
+            if place is not None and cluster.chief:
                 run_folder.write_config(place, one, splits)
             model = trainer.fit(progress)
         except FloatingPointError as error:
@@ -203,7 +258,7 @@ def _best_learning_rate(
             f"No learning rate keeps the loss finite. Received: {options.learning_rate}"
         )
     _, model, one, state = best
-    if folder is not None:
+    if folder is not None and cluster.chief:
         name = FILES.get(options.model, FILES["network"])
         with writing(folder / name) as partial:
             shutil.copyfile(folder / "learning-rates" / f"{one.learning_rate:g}" / name, partial)

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,6 +14,7 @@ from tfrankloss.data.transforms import Standardize
 from tfrankloss.files import writing
 from tfrankloss.progress import Progress, printer
 from tfrankloss.training import folder as run_folder
+from tfrankloss.training.distribution import Alone
 from tfrankloss.training.folder import State
 from tfrankloss.training.options import TrainingOptions
 from tfrankloss.training.scores import check_finite, evaluate_model
@@ -27,6 +28,7 @@ class NetworkTrainer:
         splits: the data.
         state: where the run is; moves on while it trains.
         folder: where to save it, or None.
+        cluster: the workers that train it together.
     """
 
     def __init__(
@@ -35,29 +37,33 @@ class NetworkTrainer:
         splits: Mapping[str, RankingData],
         state: State,
         folder: Path | None,
+        cluster: Alone,
     ) -> None:
         self._options, self._splits, self._state, self._folder = options, splits, state, folder
-        if folder is not None and state.file:
-            self._model = keras.saving.load_model(folder / "state" / state.file)
-        else:
-            self._model = _new_model(options, splits)
+        self._cluster = cluster
+        with cluster.scope():
+            if folder is not None and state.file:
+                with cluster.file_of_chief(folder / "state" / state.file) as path:
+                    self._model = keras.saving.load_model(path)
+            else:
+                self._model = _new_model(options, splits)
 
     def fit(self, progress: bool | Callable[[str], None]) -> keras.Model:
         """Trains until the metric gets no better; returns the best model."""
         options, state, folder = self._options, self._state, self._folder
+        cluster = self._cluster
         data = self._splits["train"]
         data = data.discard_without_relevant() if options.discard_without_relevant else data
         sign = options.sign
         best_weights = None
-        write_for_tensorboard = run_folder.tensorboard_writer(folder, options)
+        written = folder if cluster.chief else None
+        write_for_tensorboard = run_folder.tensorboard_writer(written, options)
         while state.epoch < options.epochs and state.epoch - state.best_epoch < options.patience:
             start = time.perf_counter()
             loss = self._epoch(data, progress)
-            entry = {
-                "loss": loss,
-                **evaluate_model(self._model, self._splits["vali"], options).means,
-            }
-            entry["seconds"] = time.perf_counter() - start
+            measured = evaluate_model(self._model, self._splits["vali"], options, cluster)
+            entry = {"loss": loss, **measured.means, "seconds": time.perf_counter() - start}
+            entry = cluster.agree(partial(dict, entry))
             state.epoch += 1
             state.history.append(entry)
             value = entry[options.watched]
@@ -65,9 +71,9 @@ class NetworkTrainer:
             if better:
                 state.best, state.best_epoch = value, state.epoch
                 best_weights = self._model.get_weights() if folder is None else None
-            if folder is not None:
-                _save(self._model, state, folder, better)
-                run_folder.draw(folder, options, state)
+            if written is not None:
+                _save(self._model, state, written, better)
+                run_folder.draw(written, options, state)
                 write_for_tensorboard(entry, state.epoch)
             shown = ", ".join(f"{name} {entry[name]:.4f}" for name in ("loss", *options.metrics))
             printer(progress)(
@@ -75,41 +81,32 @@ class NetworkTrainer:
                 f"{' *' if better else ''}"
             )
         if folder is not None:
-            return keras.saving.load_model(folder / "model.keras")
+            with cluster.file_of_chief(folder / "model.keras") as path:
+                return keras.saving.load_model(path)
         if best_weights is not None:
             self._model.set_weights(best_weights)
-        return self._model
+        return cluster.local(self._model)
 
     def _epoch(self, data: RankingData, progress: bool | Callable[[str], None]) -> float:
         """Trains on all lists once; returns the loss."""
-        options, epoch = self._options, self._state.epoch
-        dataset = data.to_dataset(**options.batch_plan(epoch))
-        seed_dropout(self._model, options.seed, epoch)
-        batches = int(dataset.cardinality())
+        options, epoch, cluster = self._options, self._state.epoch, self._cluster
+        plan = {
+            **options.batch_plan(epoch),
+            "replicas": cluster.replicas,
+            "worker": cluster.worker,
+            "workers": cluster.workers,
+        }
+        # Of records each worker has its own, and begins anew until the one with the most is done.
+        own = int(data.to_dataset(**plan).cardinality())
+        batches = max(int(number) for number in cluster.gather(str(own).encode()))
+        # On JAX, `fit` looks at a first batch before it begins. In a dataset without end that is no
+        # epoch: what begins anew begins with this one.
+        dataset = data.to_dataset(**plan, repeat=True).take(batches)
+        seed_dropout(self._model, options.seed, epoch, cluster.dropout_stream)
         with Progress(f"epoch {epoch + 1}", batches, "batches", progress is True) as bar:
-            fitted = self._model.fit(
-                dataset,
-                epochs=epoch + 1,
-                initial_epoch=epoch,
-                shuffle=False,
-                verbose=0,
-                callbacks=[_BatchCounter(bar)],
-            )
-        loss = float(fitted.history["loss"][-1])
+            loss = cluster.fit(self._model, dataset, bar.update)
         check_finite(f"The loss of epoch {epoch + 1}", loss, options)
         return loss
-
-
-class _BatchCounter(keras.callbacks.Callback):
-    """Moves a bar with every batch."""
-
-    def __init__(self, bar: Progress) -> None:
-        super().__init__()
-        self._bar = bar
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Keras calls it behind every batch."""
-        self._bar.update(batch + 1)
 
 
 def _new_model(options: TrainingOptions, splits: Mapping[str, RankingData]) -> keras.Model:
@@ -144,12 +141,13 @@ def _new_model(options: TrainingOptions, splits: Mapping[str, RankingData]) -> k
     return model
 
 
-def seed_dropout(model: keras.Model, seed: int, epoch: int) -> None:
+def seed_dropout(model: keras.Model, seed: int, epoch: int, stream: int = 0) -> None:
     """Starts the random numbers of the layers anew: a saved model does not hold their state."""
+    streams = (stream,) if stream else ()
     weights = {id(x) for x in model.weights}
     states = [x for x in model.variables if id(x) not in weights]
     for number, state in enumerate(states):
-        state.assign(np.random.SeedSequence((seed, epoch, number)).generate_state(2))
+        state.assign(np.random.SeedSequence((seed, epoch, number, *streams)).generate_state(2))
 
 
 def _save(model: keras.Model, state: State, folder: Path, better: bool) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from tfrankloss import losses
 from tfrankloss.data.ranking_data import RankingData
-from tfrankloss.evaluation import Evaluation, evaluate
+from tfrankloss.evaluation import Evaluation, evaluate, means
 from tfrankloss.options import needs
+from tfrankloss.training.distribution import Alone
 
 if TYPE_CHECKING:
     from tfrankloss.training.options import TrainingOptions
@@ -71,11 +72,27 @@ def evaluate_scores(
     return replace(result, query_ids=data.query_ids)
 
 
-def evaluate_model(model: Any, data: RankingData, options: "TrainingOptions") -> Evaluation:
-    """The metrics of a model that is being trained."""
-    scores = predict_scores(model, data)
-    check_finite("A score", scores, options)
-    return evaluate_scores(scores, data, options.metrics)
+def evaluate_model(
+    model: Any, data: RankingData, options: "TrainingOptions", cluster: Alone
+) -> Evaluation:
+    """The metrics of a model that is being trained; each worker measures its part of the lists."""
+    # Of as many documents as the others, and a view of the data.
+    inner = np.linspace(0, data.num_documents, cluster.workers + 1)[1:-1]
+    ends = [0, *np.searchsorted(data.row_splits[:-1], inner).tolist(), len(data)]
+    first, last = ends[cluster.worker :][:2]
+    mine = data[first:last] if last > first else data[:1]  # more workers than lists
+    scores = predict_scores(cluster.local(model), mine)
+    # One worker must not stop while the others go on.
+    broken = any(cluster.gather(b"" if np.isfinite(scores).all() else b"!"))
+    check_finite("A score", np.nan if broken else 0.0, options)
+    found = evaluate_scores(scores, mine, options.metrics)
+    per_query = {
+        name: np.concatenate(
+            [np.frombuffer(x) for x in cluster.gather(values[: last - first].tobytes())]
+        )
+        for name, values in found.per_query.items()
+    }
+    return replace(found, means=means(per_query), per_query=per_query, query_ids=data.query_ids)
 
 
 def check_finite(what: str, numbers: Any, options: "TrainingOptions") -> None:
