@@ -68,7 +68,7 @@ def write_records(
     >>> folder = tempfile.mkdtemp()
     >>> data.write_records(data.synthetic(20, 5, 10), folder, shards=2)
     >>> data.open_records(folder)
-    Records(20 queries, 216 documents, 5 features, 2 files)
+    Records(20 queries, 170 documents, 5 features, 2 files)
     """
     check_integer("shards", shards, minimum=1)
     options = letor_options(num_features, on_error, missing_value, allow_nonfinite, first_index)
