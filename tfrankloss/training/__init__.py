@@ -212,7 +212,7 @@ def _begin_together(
     """Checks what the workers of a cluster were given; returns what shows progress."""
     if options.model in TREES:
         raise ValueError(f"distribute is for networks. Received: model={options.model!r}")
-    cluster.check(options.jit)
+    cluster.check(options.jit, options.mixed_precision)
     cluster.check_same("options", run_folder.to_json(asdict(options)))
     cluster.check_same("data", "".join(f"{x} {split.digest()}" for x, split in splits.items()))
     if not cluster.chief:
