@@ -18,7 +18,7 @@ import pytest
 
 import tfrankloss
 from tests.distribute_worker import EPOCHS, OPTIONS, splits
-from tfrankloss import models, training
+from tfrankloss import cli, models, training
 from tfrankloss.data import RankingData, synthetic
 from tfrankloss.data.batches import BatchPlan, arrays, batches
 from tfrankloss.training import distribution, scores
@@ -93,6 +93,7 @@ def cluster(engine: str, folder: Path, **request: Any) -> list[dict[str, Any]]:
             "tensorflow": {"TF_CONFIG": json.dumps(task)},
             "jax": {
                 "KERAS_BACKEND": "jax",
+                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # most of the time is compilation
                 "KERAS_DISTRIBUTION_JOB_ADDRESSES": addresses[0],
                 "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
                 "KERAS_DISTRIBUTION_PROCESS_ID": str(worker),
@@ -204,6 +205,29 @@ def test_a_killed_worker(engine: str, alone: dict[str, Any], tmp_path: Path) -> 
 
 
 # --- in this process
+
+
+def test_the_command_on_the_devices_of_this_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    synthetic(30, 4, 8, seed=6).to_letor(tmp_path / "data.txt")
+    results = {}
+    for name, arguments in (("alone", []), ("together", ["--distribute", "tensorflow"])):
+        command = f"train {tmp_path / 'data.txt'} --validation-fraction 0.3 --model linear"
+        command += f" --loss softmax --batch-size 7 --epochs 2 --out {tmp_path / name}"
+        with tfrankloss.config.without_xla():
+            cli.main([*command.split(), *arguments])
+        results[name] = json.loads((tmp_path / name / "metrics.json").read_text())
+        assert ("1 workers with 1 devices" in capsys.readouterr().out) == (name == "together")
+    for found, expected in zip(results["together"]["history"], results["alone"]["history"]):
+        for name in ("loss", "ndcg@5"):
+            assert found[name] == pytest.approx(expected[name], abs=1e-5)
+    assert_close(
+        keras.saving.load_model(tmp_path / "together" / "model.keras").get_weights(),
+        keras.saving.load_model(tmp_path / "alone" / "model.keras").get_weights(),
+        1e-5,
+    )
 
 
 def test_parts_of_a_batch() -> None:
@@ -351,6 +375,7 @@ def test_what_cannot_be_distributed() -> None:
     for options, problem in (
         ({"model": "lightgbm", "loss": "lambdarank"}, "distribute is for networks"),
         ({"jit": True}, "jit is not available"),
+        ({"mixed_precision": "mixed_float16"}, "'mixed_bfloat16'"),
     ):
         with pytest.raises(ValueError, match=problem):
             tfrankloss.train(data, distribute="tensorflow", **options)

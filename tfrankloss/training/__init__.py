@@ -213,7 +213,7 @@ def _begin_together(
     """Checks what the workers of a cluster were given; returns what shows progress."""
     if options.model in TREES:
         raise ValueError(f"distribute is for networks. Received: model={options.model!r}")
-    cluster.check(options.jit)
+    cluster.check(options.jit, options.mixed_precision)
     apart = isinstance(splits["train"], Records) and cluster.workers > 1
     if apart and cluster.same_shapes and options.list_size is None:
         raise ValueError(

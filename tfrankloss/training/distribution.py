@@ -47,7 +47,7 @@ class Alone:
         """Workers that draw for their own lists alone draw other numbers than the chief."""
         return 0
 
-    def check(self, jit: bool | None) -> None:
+    def check(self, jit: bool | None, mixed_precision: str | None) -> None:
         """Raises where the engine does not have what is asked for."""
 
     def scope(self) -> Any:
@@ -160,10 +160,19 @@ class TensorFlowCluster(Cluster):
         """The number of the worker."""
         return self.worker
 
-    def check(self, jit: bool | None) -> None:
-        """XLA does not compile a step whose sums cross the network."""
+    def check(self, jit: bool | None, mixed_precision: str | None) -> None:
+        """XLA does not compile a step whose sums cross the network.
+
+        Keras scales the loss of float16, and each worker alone would decide whether its gradients
+        are finite, so that one makes a step for which the other does not come.
+        """
         if jit:
             raise ValueError("jit is not available with distribute='tensorflow'. Received: True")
+        if mixed_precision == "mixed_float16":
+            raise ValueError(
+                "With distribute='tensorflow', mixed_precision is None or 'mixed_bfloat16'. "
+                f"Received: {mixed_precision!r}"
+            )
 
     def scope(self) -> Any:
         """The scope of the strategy."""
@@ -259,7 +268,7 @@ class JaxCluster(Cluster):
         self.replicas = jax.device_count()
         self._distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
 
-    def check(self, jit: bool | None) -> None:
+    def check(self, jit: bool | None, mixed_precision: str | None) -> None:
         """Only a compiled program runs on several hosts."""
         if jit is False:
             raise ValueError("distribute='jax' always compiles. Received: jit=False")
