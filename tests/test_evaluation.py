@@ -29,7 +29,7 @@ def make_data(
 
 def test_equals_the_definition_query_by_query() -> None:
     labels, scores, ids = make_data()
-    names = ["ndcg@5", "map", "err@10"]
+    names = ["ndcg@5", "map", "err@10", "ordered_pair_accuracy"]
     result = evaluate(labels, scores, ids, names)
     for name in names:
         kind, _, topn = name.partition("@")

@@ -338,11 +338,14 @@ def _bootstrap(values: np.ndarray, level: float, samples: int, seed: int) -> tup
 
 
 def _batches(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """Queries of similar length, and the length of the longest of them."""
+    """Queries of similar length, and the length of the longest, up to a multiple of `ROW_BLOCK`.
+
+    Where the size of lists is not known to the graph, sums over pairs visit whole blocks of rows.
+    """
     similar = np.searchsorted(backend.LIST_SIZES, sizes)
     for number in np.unique(similar):
         queries = np.flatnonzero(similar == number)
-        size = int(sizes[queries].max())
+        size = -(-int(sizes[queries].max()) // backend.ROW_BLOCK) * backend.ROW_BLOCK
         count = max(1, BATCH_DOCUMENTS // size)
         for start in range(0, len(queries), count):
             yield queries[start : start + count], size
