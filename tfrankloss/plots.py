@@ -17,18 +17,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from keras import ops
 
+from tfrankloss import losses as known_losses
+from tfrankloss import metrics as known_metrics
 from tfrankloss.charts import COLORS
 from tfrankloss.comparison import SIGNIFICANCE, LossComparison
-from tfrankloss.options import check_choice, check_integer, needs
+from tfrankloss.core import backend
+from tfrankloss.evaluation import evaluate
+from tfrankloss.losses import RankingLoss
+from tfrankloss.metrics import RankingMetric
+from tfrankloss.options import check_choice, check_integer, check_positive, needs
 from tfrankloss.training import Trained
 
 __all__ = [
+    "bounds",
     "comparison",
+    "forces",
     "interval_lines",
     "intervals",
     "learning_curves",
     "panels",
+    "surfaces",
 ]
 
 # A mean and the ends of its interval.
@@ -65,6 +75,167 @@ def panels(
 
     figure = Figure(figsize=(columns * size[0], rows * size[1]), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def surfaces(
+    labels: Sequence[float],
+    losses: Mapping[str, RankingLoss | str],
+    metric: str | RankingMetric = "ndcg",
+    scores: Sequence[float] | None = None,
+    reach: float = 3.0,
+    steps: int = 61,
+) -> Any:
+    """Losses over the scores of the first two documents of a list, and the steps of a metric.
+
+    The metric is the first picture. Its steps are drawn into the others as white lines: a loss is
+    smooth where the metric jumps, and falls where the metric is flat.
+
+    Args:
+        labels: of the documents, `[list]`.
+        losses: the losses, or their names, by title.
+        metric: the metric, or its name.
+        scores: of the third document and the following, which stay as they are; by default 0.
+        reach: both scores go from `-reach` to `reach`.
+        steps: number of values of each of them.
+
+    >>> figure = surfaces([1, 0], {"logistic": "pairwise_logistic"}, steps=5)
+    >>> [axes.get_title() for axes in figure.axes if axes.get_title()]
+    ['ndcg', 'logistic']
+    """
+    check_positive("reach", reach)
+    check_integer("steps", steps, minimum=2)
+    given = np.asarray(labels, np.float32)
+    rest = np.zeros(max(given.size - 2, 0)) if scores is None else np.asarray(scores, float)
+    if given.ndim != 1 or len(given) < 2 or rest.shape != (len(given) - 2,):
+        raise ValueError(
+            "labels must be those of one list of two documents or more, and scores those of the "
+            f"third and the following. Received: labels={labels!r}, scores={scores!r}"
+        )
+    places = np.linspace(-reach, reach, steps)
+    first, second = np.meshgrid(places, places)
+    lists = np.stack([first, second, *(np.full_like(first, score) for score in rest)], axis=-1)
+    lists = lists.reshape(-1, len(given)).astype(np.float32)
+    every = np.broadcast_to(given, lists.shape).copy()
+
+    measured = known_metrics.get(metric)
+    pictures = {measured.name: _metric_values(measured, every, lists)}
+    for title, loss in _some(losses):
+        value, _ = _value_and_gradient(known_losses.get(loss), every, lists)
+        pictures[title] = value
+    columns = min(4, len(pictures))
+    figure, axes = panels(columns, -(-len(pictures) // columns), size=(3.7, 3.3))
+    for place in axes[len(pictures) :]:
+        place.set_visible(False)
+    levels = np.unique(pictures[measured.name].round(6))
+    edges = (levels[1:] + levels[:-1]) / 2
+    for (title, values), place in zip(pictures.items(), axes, strict=False):
+        heights = values.reshape(first.shape)
+        steps_of_metric = pictures[measured.name].reshape(first.shape)
+        if title == measured.name:
+            drawn = place.pcolormesh(first, second, heights, cmap="cividis", shading="nearest")
+        else:
+            drawn = place.contourf(first, second, heights, levels=16, cmap="cividis_r")
+            if len(edges):
+                place.contour(first, second, steps_of_metric, edges, colors="white", linewidths=1)
+        figure.colorbar(drawn, ax=place)
+        place.set(title=title, xlabel=_score_label(0, given), ylabel=_score_label(1, given))
+        place.set_aspect("equal")
+    return figure
+
+
+def forces(
+    labels: Sequence[float], scores: Sequence[float], losses: Mapping[str, RankingLoss | str]
+) -> Any:
+    """Where losses push the documents of one list: an arrow per document, minus its gradient.
+
+    Documents stand in the order of their scores, with their labels in the circles. Losses differ in
+    scale, so the longest arrow of each has length 1.
+
+    Args:
+        labels: of the documents, `[list]`.
+        scores: of the documents, `[list]`.
+        losses: the losses, or their names, by title.
+
+    >>> figure = forces([1, 0], [0.0, 0.5], {"logistic": "pairwise_logistic"})
+    >>> figure.axes[0].get_title()
+    'logistic'
+    """
+    given, ranked = np.asarray(labels, np.float32), np.asarray(scores, np.float32)
+    if given.ndim != 1 or given.shape != ranked.shape or not len(given):
+        raise ValueError(
+            "labels and scores must be those of one list. "
+            f"Received: labels={labels!r}, scores={scores!r}"
+        )
+    order = np.argsort(-ranked, kind="stable")
+    given, ranked = given[order], ranked[order]
+    height = max(given.max(), 1.0)
+    size = (1.0 + 0.42 * len(given), 2.9)
+    figure, axes = panels(len(losses), size=size, sharey=True)
+    ranks = np.arange(1, len(given) + 1)
+    for (title, loss), place in zip(_some(losses), axes, strict=True):
+        _, gradient = _value_and_gradient(known_losses.get(loss), given[None], ranked[None])
+        force = -gradient[0] / max(np.abs(gradient).max(), np.finfo(np.float32).tiny)
+        for rank, label, length in zip(ranks, given, force, strict=True):
+            if abs(length) > 0.02:
+                color = COLORS[2] if length > 0 else COLORS[1]
+                arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2, "shrinkA": 0}
+                place.annotate("", (rank, length), (rank, 0), arrowprops={**arrow, "shrinkB": 0})
+            shade = 0.92 - 0.6 * label / height
+            place.plot([rank], [0], "o", color=str(shade), markersize=13, markeredgecolor="black")
+            place.text(
+                rank,
+                -0.01,
+                f"{label:g}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="black" if shade > 0.55 else "white",
+            )
+        place.set(title=title, xlabel="rank (label in the circle)", ylim=(-1.15, 1.15))
+        place.set_xticks(ranks)
+        place.set_xlim(0.4, len(ranks) + 0.6)
+        place.axhline(0, color="#999", linewidth=0.8, zorder=0)
+        _finished(place)
+    axes[0].set_ylabel("force on the score (longest = 1)")
+    return figure
+
+
+def bounds(
+    losses: Sequence[float],
+    metrics: Sequence[float],
+    loss_label: str,
+    metric_label: str,
+    title: str | None = None,
+    axes: Any = None,
+) -> Any:
+    """Values of a loss against minus the logarithm of a metric, one point per list.
+
+    Where the loss is a bound, all points lie under the diagonal.
+
+    Args:
+        losses: of the lists, `[lists]`.
+        metrics: of the same lists, above 0.
+        loss_label: name of the loss.
+        metric_label: name of the metric.
+        title: stands above.
+        axes: where to draw; by default a new figure.
+
+    >>> bounds([0.5, 1.0], [0.9, 0.4], "ListNet", "NDCG").axes[0].get_ylabel()
+    '\N{MINUS SIGN}log NDCG'
+    """
+    across, measured = np.asarray(losses, float), np.asarray(metrics, float)
+    if across.ndim != 1 or across.shape != measured.shape or not (measured > 0).all():
+        raise ValueError(
+            "losses and metrics must be of the same lists, and metrics above 0. Received: shapes "
+            f"{across.shape} and {measured.shape}, least metric {measured.min(initial=math.inf):g}"
+        )
+    axes, up = _axes(axes), -np.log(measured)
+    axes.scatter(across, up, s=4, alpha=0.25, color=COLORS[0], linewidths=0, rasterized=True)
+    end = 1.05 * max(across.max(initial=0.1), up.max(initial=0.1))
+    axes.plot([0, end], [0, end], color=COLORS[1], linewidth=2, label="the two are equal")
+    axes.set(xlabel=loss_label, ylabel=f"\N{MINUS SIGN}log {metric_label}", title=title)
+    axes.set(xlim=(0, 1.05 * across.max(initial=0.1)), ylim=(0, 1.1 * up.max(initial=0.1)))
+    return _finished(axes, legend=True)
 
 
 def learning_curves(
@@ -225,6 +396,27 @@ def interval_lines(
         axes.set_xscale("log")
     axes.set(xlabel=x_label, ylabel=y_label, title=title)
     return _finished(axes, legend=True)
+
+
+def _value_and_gradient(
+    loss: RankingLoss, labels: np.ndarray, scores: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The value of each list, and its gradient, whatever the reduction of the loss is."""
+    one_per_list = type(loss).from_config({**loss.get_config(), "reduction": "none"})
+    found = backend.value_and_gradient(
+        lambda x: one_per_list(labels, x), ops.convert_to_tensor(scores)
+    )
+    value, gradient = (ops.convert_to_numpy(part) for part in found)
+    return value, gradient
+
+
+def _metric_values(metric: RankingMetric, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    queries = np.repeat(np.arange(len(labels)), labels.shape[1])
+    return evaluate(labels.ravel(), scores.ravel(), queries, [metric]).per_query[metric.name]
+
+
+def _score_label(number: int, labels: np.ndarray) -> str:
+    return f"score of document {number + 1} (label {labels[number]:g})"
 
 
 def _history(name: str, run: Any, metric: str) -> list[float]:
