@@ -43,7 +43,8 @@ def tidy(name: str, notebook: dict[str, Any]) -> dict[str, Any]:
         notebook: as JSON has it.
     """
     own = [cell for cell in notebook["cells"] if cell.get("id") not in ("badge", "install")]
-    colab = REPOSITORY.replace("https://", "https://colab.research.google.com/")
+    # Colab's addresses have "github" where those of the repository have "github.com".
+    colab = REPOSITORY.replace("https://github.com/", "https://colab.research.google.com/github/")
     badge = f"[![Open in Colab]({BADGE})]({colab}/blob/main/colab/{name})"
     install = INSTALL.replace("{repository}", REPOSITORY)
     first = [
