@@ -136,7 +136,7 @@ def surfaces(
         else:
             drawn = place.contourf(first, second, heights, levels=16, cmap="cividis_r")
             if len(edges):
-                place.contour(first, second, steps_of_metric, edges, colors="white", linewidths=1)
+                place.contour(first, second, steps_of_metric, edges, colors="white", linewidths=0.6)
         figure.colorbar(drawn, ax=place)
         place.set(title=title, xlabel=_score_label(0, given), ylabel=_score_label(1, given))
         place.set_aspect("equal")
@@ -166,13 +166,17 @@ def forces(
             "labels and scores must be those of one list. "
             f"Received: labels={labels!r}, scores={scores!r}"
         )
+    chosen = _some(losses)
     order = np.argsort(-ranked, kind="stable")
     given, ranked = given[order], ranked[order]
     height = max(given.max(), 1.0)
-    size = (1.0 + 0.42 * len(given), 2.9)
-    figure, axes = panels(len(losses), size=size, sharey=True)
+    columns = min(2, len(losses))
+    size = (1.0 + 0.42 * len(given), 2.7)
+    figure, axes = panels(columns, -(-len(losses) // columns), size=size, sharey=True)
+    for place in axes[len(losses) :]:
+        place.set_visible(False)
     ranks = np.arange(1, len(given) + 1)
-    for (title, loss), place in zip(_some(losses), axes, strict=True):
+    for (title, loss), place in zip(chosen, axes, strict=False):
         _, gradient = _value_and_gradient(known_losses.get(loss), given[None], ranked[None])
         force = -gradient[0] / max(np.abs(gradient).max(), np.finfo(np.float32).tiny)
         for rank, label, length in zip(ranks, given, force, strict=True):
@@ -181,22 +185,18 @@ def forces(
                 arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2, "shrinkA": 0}
                 place.annotate("", (rank, length), (rank, 0), arrowprops={**arrow, "shrinkB": 0})
             shade = 0.92 - 0.6 * label / height
-            place.plot([rank], [0], "o", color=str(shade), markersize=13, markeredgecolor="black")
-            place.text(
-                rank,
-                -0.01,
-                f"{label:g}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="black" if shade > 0.55 else "white",
-            )
+            circle = {"markersize": 13, "markeredgecolor": "black", "zorder": 4}
+            place.plot([rank], [0], "o", color=str(shade), **circle)
+            ink = "black" if shade > 0.55 else "white"
+            centred = {"ha": "center", "va": "center", "fontsize": 8, "zorder": 5}
+            place.text(rank, -0.01, f"{label:g}", color=ink, **centred)
         place.set(title=title, xlabel="rank (label in the circle)", ylim=(-1.15, 1.15))
         place.set_xticks(ranks)
         place.set_xlim(0.4, len(ranks) + 0.6)
         place.axhline(0, color="#999", linewidth=0.8, zorder=0)
         _finished(place)
-    axes[0].set_ylabel("force on the score (longest = 1)")
+    for place in axes[::columns]:
+        place.set_ylabel("force (longest = 1)")
     return figure
 
 
@@ -234,7 +234,8 @@ def bounds(
     end = 1.05 * max(across.max(initial=0.1), up.max(initial=0.1))
     axes.plot([0, end], [0, end], color=COLORS[1], linewidth=2, label="the two are equal")
     axes.set(xlabel=loss_label, ylabel=f"\N{MINUS SIGN}log {metric_label}", title=title)
-    axes.set(xlim=(0, 1.05 * across.max(initial=0.1)), ylim=(0, 1.1 * up.max(initial=0.1)))
+    axes.set_xlim(0, 1.05 * across.max(initial=0.1))
+    axes.set_ylim(1.1 * up.min(initial=0.0), 1.1 * up.max(initial=0.1))
     return _finished(axes, legend=True)
 
 
