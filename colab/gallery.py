@@ -46,11 +46,11 @@ def bounds() -> object:
     """ListNet against MRR and NDCG on random lists of binary labels."""
     generator = np.random.default_rng(1)
     count, size = 2000, 10
-    spread = generator.uniform(0.1, 4, size=(count, 1))
-    scores = (spread * generator.normal(size=(count, size))).astype("float32")
-    share = generator.uniform(0.05, 0.5, size=(count, 1))
+    share, skill, spread = generator.uniform(0, [[0.4], [3.0], [1.0]], size=(3, count))[..., None]
     labels = (generator.random((count, size)) < share).astype("float32")
     labels[np.arange(count), generator.integers(size, size=count)] = 1.0
+    scores = generator.normal(size=(count, size)) + skill * labels
+    scores = (np.exp(5 * spread - 3) * scores).astype("float32")
     loss = losses.ListNetLoss("normalized", reduction="none")
     values = keras.ops.convert_to_numpy(loss(labels, scores))
     lists = np.repeat(np.arange(count), size)
@@ -58,6 +58,7 @@ def bounds() -> object:
     figure, axes = plots.panels(2)
     for name, place in zip(("mrr", "ndcg"), axes, strict=True):
         plots.bounds(values, result.per_query[name], "ListNet", name.upper(), axes=place)
+        place.set_xlim(0, 6)
     return figure
 
 
