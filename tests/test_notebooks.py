@@ -101,3 +101,12 @@ def test_cells_with_the_same_id_are_an_error():
     cell = {"cell_type": "code", "id": "same", "metadata": {}, "source": "1"}
     with pytest.raises(ValueError, match="different ids.*same"):
         tidy.tidy("x.ipynb", {"cells": [cell, cell]})
+
+
+def test_the_readme_shows_three_small_pictures():
+    readme = (tidy.FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\(colab/images/(\w+\.png)\)", readme)
+    assert len(shown) == 3
+    assert set(shown) == {path.name for path in (tidy.FOLDER / "images").iterdir()}
+    for name in shown:
+        assert (tidy.FOLDER / "images" / name).stat().st_size < 60_000, name

@@ -70,10 +70,17 @@ def test_surfaces_show_the_loss_at_each_place():
     assert loss.get_xlabel() == "score of document 1 (label 1)"
 
 
-@pytest.mark.parametrize("labels, scores", [([1], None), ([1, 0], [0.5]), ([[1, 0]], None)])
+@pytest.mark.parametrize(
+    "labels, scores", [([1], None), ([1, 0], [0.5]), ([[1, 0]], None), ([0, 0], None)]
+)
 def test_surfaces_of_what_is_no_list(labels, scores):
     with pytest.raises(ValueError, match="two documents or more"):
         plots.surfaces(labels, {"softmax": "softmax"}, scores=scores)
+
+
+def test_a_loss_with_the_title_of_the_metric():
+    with pytest.raises(ValueError, match="titled as the metric.*'ndcg'"):
+        plots.surfaces([1, 0], {"ndcg": "softmax"})
 
 
 def test_forces_are_minus_the_gradient_in_the_order_of_the_scores():

@@ -87,8 +87,8 @@ def surfaces(
 ) -> Any:
     """Losses over the scores of the first two documents of a list, and the steps of a metric.
 
-    The metric is the first picture. Its steps are drawn into the others as white lines: a loss is
-    smooth where the metric jumps, and falls where the metric is flat.
+    The metric is the first picture. Its steps are drawn into the others as white lines: losses fall
+    where the metric is flat, and only those that know the ranks jump where it does.
 
     Args:
         labels: of the documents, `[list]`.
@@ -106,10 +106,11 @@ def surfaces(
     check_integer("steps", steps, minimum=2)
     given = np.asarray(labels, np.float32)
     rest = np.zeros(max(given.size - 2, 0)) if scores is None else np.asarray(scores, float)
-    if given.ndim != 1 or len(given) < 2 or rest.shape != (len(given) - 2,):
+    if given.ndim != 1 or len(given) < 2 or rest.shape != (len(given) - 2,) or not given.any():
         raise ValueError(
-            "labels must be those of one list of two documents or more, and scores those of the "
-            f"third and the following. Received: labels={labels!r}, scores={scores!r}"
+            "labels must be those of one list of two documents or more, one of them relevant, and "
+            "scores those of the third and the following. "
+            f"Received: labels={labels!r}, scores={scores!r}"
         )
     places = np.linspace(-reach, reach, steps)
     first, second = np.meshgrid(places, places)
@@ -118,6 +119,10 @@ def surfaces(
     every = np.broadcast_to(given, lists.shape).copy()
 
     measured = known_metrics.get(metric)
+    if measured.name in losses:
+        raise ValueError(
+            f"A loss must not have the title of the metric. Received: {measured.name!r}"
+        )
     pictures = {measured.name: _metric_values(measured, every, lists)}
     for title, loss in _some(losses):
         value, _ = _value_and_gradient(known_losses.get(loss), every, lists)
@@ -126,17 +131,17 @@ def surfaces(
     figure, axes = panels(columns, -(-len(pictures) // columns), size=(3.7, 3.3))
     for place in axes[len(pictures) :]:
         place.set_visible(False)
-    levels = np.unique(pictures[measured.name].round(6))
+    ground = pictures[measured.name].reshape(first.shape)
+    levels = np.unique(ground.round(6))
     edges = (levels[1:] + levels[:-1]) / 2
     for (title, values), place in zip(pictures.items(), axes, strict=False):
         heights = values.reshape(first.shape)
-        steps_of_metric = pictures[measured.name].reshape(first.shape)
         if title == measured.name:
             drawn = place.pcolormesh(first, second, heights, cmap="cividis", shading="nearest")
         else:
             drawn = place.contourf(first, second, heights, levels=16, cmap="cividis_r")
             if len(edges):
-                place.contour(first, second, steps_of_metric, edges, colors="white", linewidths=0.6)
+                place.contour(first, second, ground, edges, colors="white", linewidths=0.6)
         figure.colorbar(drawn, ax=place)
         place.set(title=title, xlabel=_score_label(0, given), ylabel=_score_label(1, given))
         place.set_aspect("equal")
@@ -338,7 +343,7 @@ def comparison(compared: LossComparison, metrics: Sequence[str] | None = None) -
         for title, evaluation in compared.evaluations.items()
     }
     height = 1.2 + 0.36 * len(found)
-    figure, places = panels(len(chosen), size=(4.2, height), sharey=False)
+    figure, places = panels(len(chosen), size=(4.2, height))
     for metric, axes in zip(chosen, places, strict=True):
         intervals(
             {
