@@ -1,0 +1,1 @@
+"""Notebooks, and what keeps them in order: see README.md."""
