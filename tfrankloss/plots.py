@@ -189,7 +189,8 @@ def forces(
         for rank, label, length in zip(ranks, given, force, strict=True):
             if abs(length) > 0.005:
                 color = COLORS[2] if length > 0 else COLORS[1]
-                arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2, "shrinkA": 0}
+                style = "-|>" if abs(length) > 0.12 else "-"  # a head is longer than a short arrow
+                arrow = {"arrowstyle": style, "color": color, "linewidth": 2, "shrinkA": 0}
                 place.annotate("", (rank, length), (rank, 0), arrowprops={**arrow, "shrinkB": 0})
             shade = 0.92 - 0.6 * label / height
             circle = {"markersize": 13, "markeredgecolor": "black", "zorder": 4}
