@@ -79,7 +79,7 @@ def test_surfaces_of_what_is_no_list(labels, scores):
 
 
 def test_a_loss_with_the_title_of_the_metric():
-    with pytest.raises(ValueError, match="titled as the metric.*'ndcg'"):
+    with pytest.raises(ValueError, match="title of the metric.*'ndcg'"):
         plots.surfaces([1, 0], {"ndcg": "softmax"})
 
 

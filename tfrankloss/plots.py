@@ -48,6 +48,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 # Inches of one picture.
 PANEL = (4.8, 3.6)
+# Where the documents stand in a picture of forces, whose arrows go from -1 to 1.
+BELOW = -1.35
 
 
 def panels(
@@ -185,17 +187,18 @@ def forces(
         _, gradient = _value_and_gradient(known_losses.get(loss), given[None], ranked[None])
         force = -gradient[0] / max(np.abs(gradient).max(), np.finfo(np.float32).tiny)
         for rank, label, length in zip(ranks, given, force, strict=True):
-            if abs(length) > 0.02:
+            if abs(length) > 0.005:
                 color = COLORS[2] if length > 0 else COLORS[1]
-                arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2, "shrinkA": 0}
+                style = "-|>" if abs(length) > 0.12 else "-"  # a head is longer than a short arrow
+                arrow = {"arrowstyle": style, "color": color, "linewidth": 2, "shrinkA": 0}
                 place.annotate("", (rank, length), (rank, 0), arrowprops={**arrow, "shrinkB": 0})
             shade = 0.92 - 0.6 * label / height
             circle = {"markersize": 13, "markeredgecolor": "black", "zorder": 4}
-            place.plot([rank], [0], "o", color=str(shade), **circle)
+            place.plot([rank], [BELOW], "o", color=str(shade), **circle)
             ink = "black" if shade > 0.55 else "white"
             centred = {"ha": "center", "va": "center", "fontsize": 8, "zorder": 5}
-            place.text(rank, -0.01, f"{label:g}", color=ink, **centred)
-        place.set(title=title, xlabel="rank (label in the circle)", ylim=(-1.15, 1.15))
+            place.text(rank, BELOW - 0.01, f"{label:g}", color=ink, **centred)
+        place.set(title=title, xlabel="rank (label in the circle)", ylim=(BELOW - 0.25, 1.15))
         place.set_xticks(ranks)
         place.set_xlim(0.4, len(ranks) + 0.6)
         place.axhline(0, color="#999", linewidth=0.8, zorder=0)
@@ -235,12 +238,13 @@ def bounds(
             f"{across.shape} and {measured.shape}, least metric {measured.min(initial=math.inf):g}"
         )
     axes, up = _axes(axes), -np.log(measured)
-    axes.scatter(across, up, s=4, alpha=0.25, color=COLORS[0], linewidths=0, rasterized=True)
+    axes.scatter(across, up, s=7, alpha=0.35, color=COLORS[0], linewidths=0, rasterized=True)
     end = 1.05 * max(across.max(initial=0.1), up.max(initial=0.1))
     axes.plot([0, end], [0, end], color=COLORS[1], linewidth=2, label="the two are equal")
     axes.set(xlabel=loss_label, ylabel=f"\N{MINUS SIGN}log {metric_label}", title=title)
     axes.set_xlim(0, 1.05 * across.max(initial=0.1))
-    axes.set_ylim(1.1 * up.min(initial=0.0), 1.1 * up.max(initial=0.1))
+    highest = up.max(initial=0.1)
+    axes.set_ylim(min(up.min(initial=0.0), 0.0) - 0.04 * highest, 1.1 * highest)
     return _finished(axes, legend=True)
 
 
