@@ -15,7 +15,7 @@ import numpy as np
 
 import tfrankloss
 from tfrankloss import training
-from tfrankloss.data import RankingData, synthetic
+from tfrankloss.data import RankingData, open_records, synthetic
 from tfrankloss.training import networks
 
 EPOCHS, BATCHES = 4, 5
@@ -77,8 +77,11 @@ def train(request: dict[str, Any]) -> dict[str, Any]:
     """A run of `tfrankloss.train`."""
     if request.get("kill"):
         kill_in_mid_epoch(type(training.join_cluster(request["distribute"])))
+    given: dict[str, Any] = splits()
+    if "records" in request:
+        given["train"] = open_records(request["records"])
     trained = tfrankloss.train(
-        splits(),
+        given,
         out=request["out"],
         resume=request.get("resume", False),
         distribute=request.get("distribute"),

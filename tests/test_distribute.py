@@ -19,7 +19,7 @@ import pytest
 import tfrankloss
 from tests.distribute_worker import EPOCHS, OPTIONS, splits, start_the_same, train
 from tfrankloss import cli, models, training
-from tfrankloss.data import RankingData, synthetic
+from tfrankloss.data import RankingData, open_records, synthetic, write_records
 from tfrankloss.data.batches import BatchPlan, arrays, batches
 from tfrankloss.training import distribution, networks, scores
 
@@ -211,6 +211,26 @@ def test_a_killed_worker(engine: str, alone: dict[str, Any], tmp_path: Path) -> 
     check_workers(engine, results, alone, tmp_path, 1e-6 if engine == "tensorflow" else 1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", distribution.ENGINES)
+def test_workers_that_read_records(engine: str, tmp_path: Path) -> None:
+    """Lists of each worker's own files; the steps are those of both, and so is the model."""
+    pytest.importorskip(engine)
+    write_records(splits()["train"], tmp_path / "records", shards=3)
+    results = run(cluster(engine, tmp_path, records=str(tmp_path / "records")))
+    for name in ("history", "per_query", "scores"):
+        np.testing.assert_equal(results[0][name], results[1][name])
+    losses = [entry["loss"] for entry in results[0]["history"]]
+    assert losses[-1] < losses[0]
+    # 33 lists in batches of 7, of which each worker has at most 4: as many steps as the one with
+    # the most lists needs.
+    most = max(len(open_records(tmp_path / "records").shard(n, 2)) for n in range(2))
+    optimizer = keras.saving.load_model(
+        tmp_path / "run" / "state" / f"epoch-{EPOCHS}.keras"
+    ).optimizer
+    assert int(optimizer.iterations) == EPOCHS * -(-most // 4)
+
+
 # --- in this process
 
 
@@ -303,6 +323,17 @@ def in_threads(count: int, work: Callable[[distribution.Alone], Any]) -> list[An
     for thread in threads:
         thread.join()
     return results
+
+
+def test_records_of_workers_that_need_one_shape(tmp_path: Path) -> None:
+    data = splits()
+    write_records(data["train"], tmp_path / "records", shards=3)
+    given = {**data, "train": open_records(tmp_path / "records")}
+    options = training.TrainingOptions(model="linear")
+    one = distribution.Alone()
+    one.workers, one.same_shapes = 2, True
+    with pytest.raises(ValueError, match="give list_size. Received: list_size=None"):
+        training._begin_together(one, options, given, False)
 
 
 def test_evaluation_with_more_workers_than_lists() -> None:

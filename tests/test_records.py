@@ -332,6 +332,29 @@ def test_shards_of_files(web: tuple[RankingData, data.Records]) -> None:
     assert [file["name"] for file in some.files] == [file["name"] for file in records.files[:2]]
 
 
+def test_workers_read_shards_of_their_own(web: tuple[RankingData, data.Records]) -> None:
+    given, records = web
+    plan = {"batch_size": 7, "list_size": 256, "seed": 3}
+    seen: list[int] = []
+    for worker in range(2):
+        mine = records.shard(worker, 2)
+        dataset = records.to_dataset(worker=worker, workers=2, replicas=4, **plan)
+        counts = []
+        for _, labels in dataset:
+            assert labels.shape == (4, 256)  # seven lists for four devices, two of them here
+            counts.append(int((labels.numpy() >= 0).any(axis=1).sum()))
+        assert sum(counts) == len(mine) and len(counts) == int(dataset.cardinality())
+        inputs, _ = next(iter(dataset))
+        assert inputs["mask"].dtype == tf.float32  # which `fit` can add up
+        seen.append(sum(counts))
+    assert sum(seen) == len(given)
+    sizes = [
+        {labels.shape[1] for _, labels in records.to_dataset(batch_size=8, worker=n, workers=2)}
+        for n in range(2)
+    ]
+    assert 1 < len(sizes[0] | sizes[1]) <= 12  # all from the lengths of all files
+
+
 def test_without_relevant(tmp_path: Path) -> None:
     given = web_like(40, seed=2)
     labels = given.labels * (np.repeat(np.arange(40), given.lengths) % 3 > 0)
