@@ -301,6 +301,7 @@ numpy.save("scores.npy", booster.predict(numpy.load("features.npy")))
     np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), booster.predict(data.features))
 
 
+@pytest.mark.slow
 def test_xgboost_learns(splits: dict[str, RankingData], tmp_path: Path) -> None:
     data, vali = splits["train"], splits["vali"]
     matrix = xgboost.DMatrix(data.features, data.labels, group=data.lengths)

@@ -166,6 +166,7 @@ def check_workers(
     assert_close(last_weights(folder / "run"), alone["weights"], atol)
 
 
+@pytest.mark.slow
 def test_fit_on_two_devices(alone: dict[str, Any], tmp_path: Path) -> None:
     request = {"way": "two_devices", "floatx": "float64", "model": str(tmp_path / "m.keras")}
     [result] = run([{**request, "result": str(tmp_path / "result.json")}])

@@ -273,6 +273,7 @@ def test_ragged_masks_and_graphs(name: str, options: dict[str, Any]) -> None:
     assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), FIRST_CASES)
 def test_xla(name: str, options: dict[str, Any]) -> None:
     """All rules for ties in one program."""

@@ -60,7 +60,7 @@ def test_xla(case: Case, request: pytest.FixtureRequest) -> None:
     assert np.all(result.gradient[~batch.mask] == 0)
 
 
-@pytest.mark.parametrize("case", FIRST_CASES)
+@pytest.mark.parametrize("case", PROGRAMS)
 def test_function_of_static_shapes(case: Case) -> None:
     batch, expected = reference(case)
     assert_same(run_traced(case, batch, dynamic=False), expected)
@@ -83,7 +83,7 @@ def test_compiled_function_of_static_shapes(case: Case, request: pytest.FixtureR
 @pytest.mark.parametrize(
     "case",
     [
-        *PROGRAMS,
+        *(pytest.param(case, marks=pytest.mark.slow) for case in PROGRAMS),
         *(case for case in FIRST_CASES if case.name in OTHER_PATHS),
     ],
 )
