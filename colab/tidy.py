@@ -23,6 +23,9 @@ if importlib.util.find_spec("tfrankloss") is None:
     here = (checkout / "tfrankloss").is_dir()
     source = checkout.as_uri() if here else "git+{repository}"
     %pip install --quiet "tfrankloss[boosting,evaluate,plots] @ {source}"
+    importlib.invalidate_caches()
+    if importlib.util.find_spec("tfrankloss") is None:
+        raise RuntimeError(f"tfrankloss could not be installed from {source}")
 """
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
