@@ -343,6 +343,7 @@ def test_workers_read_shards_of_their_own(web: tuple[RankingData, data.Records])
         for _, labels in dataset:
             assert labels.shape == (4, 256)  # seven lists for four devices, two of them here
             counts.append(int((labels.numpy() >= 0).any(axis=1).sum()))
+        assert max(counts) == 4 - worker  # seven in all
         assert sum(counts) == len(mine) and len(counts) == int(dataset.cardinality())
         inputs, _ = next(iter(dataset))
         assert inputs["mask"].dtype == tf.float32  # which `fit` can add up

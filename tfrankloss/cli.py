@@ -378,6 +378,10 @@ def one_split(name: str, split: str | None, model: Any) -> RankingData:
 def run_train(options: argparse.Namespace) -> None:
     """`tfrankloss train`."""
     cluster = join_cluster(options.distribute)  # before anything is computed
+    # Paths may differ from host to host.
+    own = ("data", "validation", "out", "config", "run_command")
+    given = sorted((name, repr(x)) for name, x in vars(options).items() if name not in own)
+    cluster.check_same("options", repr(given))
     chosen, options.validation, options.validation_fraction = cluster.agree(
         lambda: asked_for(options)
     )

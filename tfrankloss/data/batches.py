@@ -74,6 +74,10 @@ class BatchPlan:
         """How many of the lists of a batch a worker has, filled up for all of its replicas."""
         return -(-lists // self.replicas) * (self.replicas // self.workers)
 
+    def share_of_worker(self, lists: int) -> int:
+        """How many of the lists of a batch are real ones of this worker, at least one."""
+        return max(1, lists // self.workers + (self.worker < lists % self.workers))
+
     def of_worker(self, batch: "Batch") -> "Batch":
         """The part of a batch that a worker has: all have the same shape."""
         queries = batch.queries[self.worker :: self.workers]
@@ -278,6 +282,22 @@ def finished(dataset: "tf.data.Dataset", plan: BatchPlan, count: int) -> "tf.dat
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.prefetch(2).with_options(options)
+
+
+def filled_up(dataset: "tf.data.Dataset", count: int) -> "tf.data.Dataset":
+    """The dataset with batches of empty lists, which count nowhere, until there are `count`."""
+    import tensorflow as tf
+
+    missing = count - int(dataset.cardinality())
+    if missing <= 0:
+        return dataset
+
+    def zeros(spec: Any) -> Any:
+        return tf.zeros([size or MULTIPLE for size in spec.shape], spec.dtype)
+
+    inputs, labels, *weights = dataset.element_spec
+    empty = (tf.nest.map_structure(zeros, inputs), zeros(labels) - 1.0, *map(zeros, weights))
+    return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(missing))
 
 
 def element(plan: BatchPlan, parts: dict[str, Any]) -> Any:

@@ -90,6 +90,10 @@ def write_records(
         return
     if runner_options:
         raise ValueError(f"runner_options need a runner. Received: {list(runner_options)}")
+    if "://" in os.fspath(folder):
+        raise ValueError(
+            f"Without a runner of Apache Beam, files are written to this host. Received: {folder}"
+        )
     sources = find_sources(_expanded(source))
     with _new_folder(folder) as partial:
         spool = partial / "spool"
@@ -229,6 +233,10 @@ def _contents(files: Sequence[Loaded], shards: int, from_text: bool) -> list[lis
     """The queries of each record file, in their order."""
     ids = [file.data.query_ids for file in files]
     if not all(file.named for file in files):  # lists without names are numbered
+        if any(file.named for file in files):
+            raise ValueError(
+                "Some files name their queries (qid:) and others do not: convert them separately"
+            )
         ends = np.cumsum([len(file.data) for file in files])
         ids = np.split(np.arange(ends[-1]), ends[:-1])
     found: dict[str, list[tuple[int, int]]] = {}

@@ -79,7 +79,7 @@ class Records:
     @property
     def num_documents(self) -> int:
         """The number of documents of all queries."""
-        return sum(length * count for length, count in self._lengths(self.files).items())
+        return _documents(self._lengths(self.files))
 
     @property
     def num_features(self) -> int:
@@ -118,7 +118,8 @@ class Records:
         check_shard(index, count)
         if self.parts > 1:
             raise ValueError(f"These files are a shard already, of {self.parts}: divide all files")
-        filled = [file for file in self.files if file["documents"]]
+        amounts = {file["name"]: _documents(self._lengths([file])) for file in self.files}
+        filled = [file for file in self.files if amounts[file["name"]]]
         if count > len(filled):
             raise ValueError(
                 f"Each worker reads files of its own, and {self.folder} has {len(filled)} with "
@@ -126,9 +127,9 @@ class Records:
             )
         documents = [0] * count
         chosen: list[list[Mapping[str, Any]]] = [[] for _ in range(count)]
-        for file in sorted(filled, key=lambda file: (-file["documents"], file["name"])):
+        for file in sorted(filled, key=lambda file: (-amounts[file["name"]], file["name"])):
             lightest = documents.index(min(documents))
-            documents[lightest] += file["documents"]
+            documents[lightest] += amounts[file["name"]]
             chosen[lightest].append(file)
         files = sorted(chosen[index], key=lambda file: file["name"])
         return replace(self, files=files, parts=count)
@@ -155,8 +156,9 @@ class Records:
         Args:
             shuffle_buffer: number of lists, of all sizes, among which the next ones are drawn; for
                 each size there are at least as many as a batch holds.
-            **options: see `RankingData.to_dataset`. Of `workers`, each reads its own shard: they
-                need not have as many batches as the others, nor in the same order of sizes.
+            **options: see `RankingData.to_dataset`. Of `workers`, each reads its own shard, with
+                its share of the lists of a batch, at least one: they need not have as many batches
+                as the others, nor in the same order of sizes.
         """
         check_integer("shuffle_buffer", shuffle_buffer, minimum=1)
         for name in options:
@@ -169,6 +171,7 @@ class Records:
         """All of it in memory, file by file; for validation data."""
         import tensorflow as tf
 
+        _check_readable(self)
         rows = self.num_documents
         features = np.empty((rows, self.num_features), np.float32)
         labels = np.empty(rows, np.float32)
@@ -291,6 +294,7 @@ class _Size(NamedTuple):
 
     size: int
     lists: int
+    padded: int  # with the empty lists that fill a batch up for all devices
     parts: list[_Part]
 
     @property
@@ -325,6 +329,23 @@ def _parts(data: Records, above: float, up_to: float) -> list[_Part]:
     return parts
 
 
+def _documents(lengths: Mapping[int, int]) -> int:
+    return sum(length * count for length, count in lengths.items())
+
+
+def _check_readable(data: Records) -> None:
+    """Raises where a file cannot be opened, which `_lists` would try again and again."""
+    import tensorflow as tf
+
+    for file in data.files:
+        path = f"{data.folder}/{file['name']}"
+        try:
+            with tf.io.gfile.GFile(path, "rb") as opened:
+                opened.read(1)
+        except tf.errors.OpError as error:
+            raise OSError(f"The record file {path} cannot be read: {error.message}") from None
+
+
 def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Dataset":
     import tensorflow as tf
 
@@ -337,6 +358,7 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
     groups = [
         _Size(
             size,
+            plan.share_of_worker(plan.lists_per_batch(size)),
             plan.lists_of_worker(plan.lists_per_batch(size)),
             _parts(data, ends[place], ends[place + 1]),
         )
@@ -352,6 +374,7 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
     def plans() -> Iterator[Any]:
         """For each epoch, see `batches.make_dataset`: order of parts, of sizes, and two numbers."""
         for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
+            _check_readable(data)
             generator = np.random.default_rng([plan.seed, epoch if plan.shuffle else 0])
             orders = [np.arange(len(group.parts)) for group in groups]
             turns = np.repeat(np.arange(len(groups)), [x.queries // x.lists for x in groups])
@@ -517,7 +540,7 @@ class _Parser:
 
         records, key = batch
         size = tf.constant([group.size for group in self._groups])[key]
-        lists = tf.constant([group.lists for group in self._groups])[key]
+        lists = tf.constant([group.padded for group in self._groups])[key]
         missing = lists - tf.size(records)
         records = tf.cond(  # empty lists fill the batch up
             missing > 0,

@@ -3,6 +3,7 @@
 See `folder` for what is in there, `networks` and `trees` for the two kinds of models.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -116,12 +117,15 @@ def train(
     for name in options:
         check_choice("The name of an option", name, tuple(sorted(known)))
     cluster = join_cluster(distribute)
+    cluster.check_same("answer whether there is a folder (out)", str(out is None))
     chosen = TrainingOptions(**options)
     splits = _splits(data, validation, test, chosen)
+    folder = None if out is None else Path(out)
     if distribute is not None:
         progress = _begin_together(cluster, chosen, splits, progress)
         notes = {**(notes or {}), "distribute": distribute, "workers": cluster.workers}
-    folder = None if out is None else Path(out)
+    if folder is not None and isinstance(splits["train"], Records):
+        cluster.agree(lambda: _check_workers(folder, cluster.workers))
     if folder is None and chosen.tensorboard:
         raise ValueError("tensorboard=True needs a folder. Received: out=None")
     state = _state(folder, chosen, splits, resume, cluster)
@@ -213,6 +217,7 @@ def _begin_together(
     """Checks what the workers of a cluster were given; returns what shows progress."""
     if options.model in TREES:
         raise ValueError(f"distribute is for networks. Received: model={options.model!r}")
+    cluster.check_same("options", run_folder.to_json(asdict(options)))
     cluster.check(options.jit, options.mixed_precision)
     apart = isinstance(splits["train"], Records) and cluster.workers > 1
     if apart and cluster.same_shapes and options.list_size is None:
@@ -220,12 +225,28 @@ def _begin_together(
             "From records each worker reads lists of its own, which on JAX must all be padded to "
             "one size: give list_size. Received: list_size=None"
         )
-    cluster.check_same("options", run_folder.to_json(asdict(options)))
+    if apart:
+        records = splits["train"]
+        if options.discard_without_relevant:
+            records = records.discard_without_relevant()
+        records.shard(cluster.worker, cluster.workers)  # says what is wrong before anything is made
     cluster.check_same("data", "".join(f"{x} {split.digest()}" for x, split in splits.items()))
     if not cluster.chief:
         return False
     printer(progress)(f"{cluster.workers} workers with {cluster.replicas} devices")
     return progress
+
+
+def _check_workers(folder: Path, workers: int) -> None:
+    """Raises where a run from records, in which workers have files of their own, has others now."""
+    config = folder / "config.json"
+    if config.exists():
+        before = json.loads(config.read_text()).get("notes", {}).get("workers", 1)
+        if before != workers:
+            raise ValueError(
+                f"A run from records goes on with as many workers as it began with, {before}. "
+                f"Received: {workers}"
+            )
 
 
 def _best_learning_rate(

@@ -261,9 +261,15 @@ class JaxCluster(Cluster):
                     f"tfrankloss.training.join_cluster('jax') at the start. Received: {error}"
                 ) from error
             except ValueError as error:
-                # What JAX says where nothing describes a cluster.
-                if "should be defined" not in str(error):
-                    raise
+                # What JAX says where nothing describes a cluster. A part of a description must not
+                # make each host the chief of its own.
+                described = [
+                    x for x in os.environ if x.startswith(("KERAS_DISTRIBUTION_", "JAX_C"))
+                ]
+                if "should be defined" not in str(error) or described:
+                    raise ValueError(
+                        f"The cluster is not fully described: {error}. Received: {described}"
+                    ) from error
         self.worker, self.workers = jax.process_index(), jax.process_count()
         self.replicas = jax.device_count()
         self._distribution = keras.distribution.DataParallel(auto_shard_dataset=False)

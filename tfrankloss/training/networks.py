@@ -9,6 +9,8 @@ import keras
 import numpy as np
 
 from tfrankloss import models
+from tfrankloss.core import backend
+from tfrankloss.data.batches import filled_up
 from tfrankloss.data.ranking_data import RankingData
 from tfrankloss.data.transforms import Standardize
 from tfrankloss.files import writing
@@ -96,12 +98,15 @@ class NetworkTrainer:
             "worker": cluster.worker,
             "workers": cluster.workers,
         }
-        # Of records each worker has its own, and begins anew until the one with the most is done.
-        own = int(data.to_dataset(**plan).cardinality())
+        dataset = data.to_dataset(**plan)
+        own = int(dataset.cardinality())
+        if backend.NAME == "jax":
+            # There `fit` looks at a first batch before it begins. In a dataset without end that is
+            # no epoch: what begins anew begins with this one.
+            dataset = data.to_dataset(**plan, repeat=True).take(own)
+        # Of records each worker has its own; some have fewer batches than others.
         batches = max(int(number) for number in cluster.gather(str(own).encode()))
-        # On JAX, `fit` looks at a first batch before it begins. In a dataset without end that is no
-        # epoch: what begins anew begins with this one.
-        dataset = data.to_dataset(**plan, repeat=True).take(batches)
+        dataset = filled_up(dataset, batches)
         seed_dropout(self._model, options.seed, epoch, cluster.dropout_stream)
         with Progress(f"epoch {epoch + 1}", batches, "batches", progress is True) as bar:
             loss = cluster.fit(self._model, dataset, bar.update)
