@@ -20,7 +20,7 @@ import tfrankloss
 from tests.distribute_worker import EPOCHS, OPTIONS, splits, start_the_same, train
 from tfrankloss import cli, models, training
 from tfrankloss.data import RankingData, open_records, synthetic, write_records
-from tfrankloss.data.batches import BatchPlan, arrays, batches
+from tfrankloss.data.batches import BatchPlan, arrays, batches, filled_up
 from tfrankloss.training import distribution, networks, scores
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -223,13 +223,13 @@ def test_workers_that_read_records(engine: str, tmp_path: Path) -> None:
         np.testing.assert_equal(results[0][name], results[1][name])
     losses = [entry["loss"] for entry in results[0]["history"]]
     assert losses[-1] < losses[0]
-    # 33 lists in batches of 7, of which each worker has at most 4: as many steps as the one with
-    # the most lists needs.
-    most = max(len(open_records(tmp_path / "records").shard(n, 2)) for n in range(2))
+    # Of 7 lists in a batch, the workers have 4 and 3: as many steps as the one with the most needs.
+    records = open_records(tmp_path / "records")
+    steps = max(-(-len(records.shard(worker, 2)) // (4 - worker)) for worker in range(2))
     optimizer = keras.saving.load_model(
         tmp_path / "run" / "state" / f"epoch-{EPOCHS}.keras"
     ).optimizer
-    assert int(optimizer.iterations) == EPOCHS * -(-most // 4)
+    assert int(optimizer.iterations) == EPOCHS * steps
 
 
 # --- in this process
@@ -324,6 +324,26 @@ def in_threads(count: int, work: Callable[[distribution.Alone], Any]) -> list[An
     for thread in threads:
         thread.join()
     return results
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 4, "list_size": 16}, {"batch_size": 4}, {"max_documents": 40}]
+)
+def test_batches_without_lists(options: dict[str, int]) -> None:
+    dataset = synthetic(10, 3, 8, seed=4).to_dataset(**options)
+    count = int(dataset.cardinality())
+    assert filled_up(dataset, count - 1) is dataset
+    elements = list(filled_up(dataset, count + 2))
+    assert len(elements) == count + 2
+    for number, (inputs, labels) in enumerate(elements):
+        assert (labels.numpy() >= 0).any() == inputs["mask"].numpy().any() == (number < count)
+
+
+def test_a_run_from_records_keeps_its_number_of_workers(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"notes": {"workers": 2}}))
+    training._check_workers(tmp_path, 2)
+    with pytest.raises(ValueError, match="began with, 2. Received: 1"):
+        training._check_workers(tmp_path, 1)
 
 
 def test_records_of_workers_that_need_one_shape(tmp_path: Path) -> None:

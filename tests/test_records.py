@@ -385,6 +385,17 @@ def test_options_that_are_wrong(web: tuple[RankingData, data.Records]) -> None:
         records.to_dataset(shuffle_buffer=0)
 
 
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    data.write_records(web_like(6), tmp_path, shards=2)
+    records = data.open_records(tmp_path)
+    dataset = records.to_dataset(batch_size=4)
+    (tmp_path / records.files[1]["name"]).unlink()
+    with pytest.raises(Exception, match="records-00001-of-00002.tfrecord cannot be read"):
+        list(dataset)
+    with pytest.raises(OSError, match="records-00001-of-00002.tfrecord cannot be read"):
+        records.to_ranking_data()
+
+
 def test_damage(tmp_path: Path) -> None:
     data.write_records(web_like(30), tmp_path / "good", shards=2)
     name = "records-00001-of-00002.tfrecord"

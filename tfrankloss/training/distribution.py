@@ -263,9 +263,8 @@ class JaxCluster(Cluster):
             except ValueError as error:
                 # What JAX says where nothing describes a cluster. A part of a description must not
                 # make each host the chief of its own.
-                described = [
-                    x for x in os.environ if x.startswith(("KERAS_DISTRIBUTION_", "JAX_C"))
-                ]
+                names = ("KERAS_DISTRIBUTION_", "JAX_COORDINATOR_ADDRESS")
+                described = [x for x in os.environ if x.startswith(names)]
                 if "should be defined" not in str(error) or described:
                     raise ValueError(
                         f"The cluster is not fully described: {error}. Received: {described}"
