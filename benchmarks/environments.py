@@ -64,7 +64,7 @@ def cache_folder() -> Path:
 
 def worker_module(library: str) -> str:
     """The module that runs a library, for ``python -m``."""
-    worker = "ours" if library == "ours" else PEERS[library].worker
+    worker = library if library.startswith("ours") else PEERS[library].worker
     return f"benchmarks.workers.{worker}"
 
 

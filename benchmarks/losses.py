@@ -18,7 +18,7 @@ from benchmarks import report
 from benchmarks.client import Worker, WorkerError
 from benchmarks.environments import PEERS
 from benchmarks.lists import Shape
-from benchmarks.registry import LOSSES, Loss, markdown
+from benchmarks.registry import LOSSES, OURS, Loss, markdown
 
 SHAPES = "128x32,32x200,8x1000,1x10000,ragged"
 VALUE_TOLERANCE = 1e-4
@@ -32,7 +32,7 @@ MOST_REPETITIONS = 100
 def main() -> None:
     """Runs the comparison that the command line asks for."""
     options = parse_arguments()
-    libraries = ["ours", *options.peers]
+    libraries = [*OURS, *options.peers]
     workers, unavailable = start_workers(libraries, options)
     versions = {library: worker.versions for library, worker in workers.items()}
     run = {**report.describe_run("benchmarks.losses", versions), "unavailable": unavailable}
@@ -140,7 +140,7 @@ def measure(
                 results[library] = {"error": str(error)}
     run_rounds(workers, results, options)
     compare(loss, shape, results, gradients)
-    fastest, ratio = fastest_peer(results)
+    fastest, ratios = fastest_peer(results)
     return {
         "loss": name,
         "title": loss.title,
@@ -148,7 +148,7 @@ def measure(
         "xla": xla,
         "libraries": results,
         "fastest_peer": fastest,
-        "ratio": ratio,
+        "ratios": ratios,
     }
 
 
@@ -236,18 +236,18 @@ def disagreement(loss: Loss, library: str, result: dict[str, Any]) -> str:
     )
 
 
-def fastest_peer(results: dict[str, dict[str, Any]]) -> tuple[str | None, float | None]:
-    """The fastest peer that computes the same, and its time over ours."""
+def fastest_peer(results: dict[str, dict[str, Any]]) -> tuple[str | None, dict[str, float]]:
+    """The fastest peer that computes the same, and its time over that of each of our backends."""
     times = {
         library: result["milliseconds"]
         for library, result in results.items()
-        if library != "ours" and "milliseconds" in result and not result.get("disagreement")
+        if "milliseconds" in result and not result.get("disagreement")
     }
-    ours = results.get("ours", {}).get("milliseconds")
-    if not times or ours is None:
-        return None, None
-    fastest = min(times, key=lambda library: times[library])
-    return fastest, times[fastest] / ours
+    peers = [library for library in times if library not in OURS]
+    if not peers:
+        return None, {}
+    fastest = min(peers, key=lambda library: times[library])
+    return fastest, {ours: times[fastest] / times[ours] for ours in OURS if ours in times}
 
 
 def progress_line(record: report.Record) -> str:
@@ -258,8 +258,8 @@ def progress_line(record: report.Record) -> str:
         for library, result in record["libraries"].items()
     ]
     mode = "XLA" if record["xla"] else "plain"
-    ratio = report.number(record["ratio"])
-    return f"{record['loss']} {record['shape']} {mode}: {', '.join(parts)} ms; ratio {ratio}"
+    ratios = ", ".join(map(report.number, record["ratios"].values()))
+    return f"{record['loss']} {record['shape']} {mode}: {', '.join(parts)} ms; ratios {ratios}"
 
 
 if __name__ == "__main__":

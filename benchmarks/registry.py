@@ -24,12 +24,15 @@ RAX_LAMBDA = "1 / (batch * width * ln2)"
 
 LIBRARIES = {
     "ours": "tfrankloss",
+    "ours_jax": "tfrankloss on JAX",
     "tensorflow_ranking": "TF-Ranking",
     "keras_rs": "keras-rs",
     "rax": "Rax",
     "rax_newest_jax": "Rax, newest JAX",
     "pytorch": "PyTorch",
 }
+# This library, on the two backends of Keras that it runs on.
+OURS = ("ours", "ours_jax")
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,11 @@ class Loss:
 
     def has(self, library: str) -> bool:
         """Whether a library offers this loss."""
-        return library == "ours" or _family(library) in self.peers
+        return library in OURS or _family(library) in self.peers
 
     def formula(self, library: str) -> Formula:
         """The formula of a library that offers this loss."""
-        return self.ours if library == "ours" else self.peers[_family(library)]
+        return self.ours if library in OURS else self.peers[_family(library)]
 
 
 def _family(library: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.registry import LIBRARIES
+from benchmarks.registry import LIBRARIES, OURS
 
 README = Path(__file__).resolve().parent / "README.md"
 Record = dict[str, Any]
@@ -115,18 +115,19 @@ def losses_markdown(run: Record, records: list[Record], libraries: list[str]) ->
 def _losses_table(
     chosen: list[Record], records: list[Record], libraries: list[str], notes: dict[str, str]
 ) -> list[str]:
-    peers = [library for library in libraries if library != "ours"]
     with_xla = chosen[0]["xla"]
-    header = ["loss", "batch × list", "ours, ms", *(f"{LIBRARIES[peer]}, ms" for peer in peers)]
-    header += ["fastest peer ÷ ours", "ours, extra MB", "leanest peer, extra MB"]
+    names = {**LIBRARIES, "ours": "ours", "ours_jax": "ours on JAX"}
+    header = ["loss", "batch × list", *(f"{names[library]}, ms" for library in libraries)]
+    header += [f"fastest peer ÷ {names[ours]}" for ours in OURS]
+    header += ["ours, extra MB", "leanest peer, extra MB"]
     if not with_xla:
         header.append("ours ÷ with XLA")
     rows = []
     for record in chosen:
         results = record["libraries"]
         row = [record["title"], record["shape"]]
-        row += [_time_cell(results.get(library), notes) for library in ["ours", *peers]]
-        row.append(number(record["ratio"]))
+        row += [_time_cell(results.get(library), notes) for library in libraries]
+        row += [number(record["ratios"].get(ours)) for ours in OURS]
         row.append(number(results.get("ours", {}).get("extra_megabytes")))
         row.append(number(min(_peer_figures(results, "extra_megabytes"), default=None)))
         if not with_xla:
@@ -150,7 +151,7 @@ def _peer_figures(results: Record, figure: str) -> list[float]:
     return [
         result[figure]
         for library, result in results.items()
-        if library != "ours" and figure in result
+        if library not in OURS and figure in result
     ]
 
 
@@ -217,6 +218,17 @@ def update_readme(section: str, text: str) -> None:
     README.write_text(pattern.sub(lambda _: replacement, content), encoding="utf-8")
 
 
+def _marker(library: str) -> dict[str, Any]:
+    """Ours are black diamonds, hollow on JAX."""
+    if library not in OURS:
+        return {"alpha": 0.8}
+    return {
+        "marker": "D",
+        "edgecolors": "black",
+        "facecolors": "black" if library == "ours" else "none",
+    }
+
+
 def plot_losses(folder: Path, records: list[Record], libraries: list[str]) -> None:
     """One panel per shape, one dot per loss and library, on a logarithmic axis."""
     try:
@@ -246,7 +258,7 @@ def plot_losses(folder: Path, records: list[Record], libraries: list[str]) -> No
                 and "milliseconds" in record["libraries"].get(library, {})
             ]
             times, heights = zip(*points, strict=True) if points else ((), ())
-            marker = {"marker": "D", "color": "black"} if library == "ours" else {"alpha": 0.8}
+            marker = _marker(library)
             panel.scatter(times, heights, label=LIBRARIES[library], zorder=3, **marker)
         panel.set(xscale="log", title=shape, xlabel="milliseconds, forward + gradient")
         panel.set_yticks(range(len(titles)), titles)
