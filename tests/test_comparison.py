@@ -45,7 +45,8 @@ def test_a_comparison(tmp_path: Path) -> None:
     compared = tfrankloss.compare(folds, losses, baseline="other", **arguments, **FAST)
     assert len(lines) == 4
     assert "other, fold 2, seed 0" in lines[-1]
-    assert "0 runs left" in lines[-1]
+    assert "; 1 run left, " in lines[-2]
+    assert "left" not in lines[-1]
     first, other = (compared.evaluations[title].per_query["ndcg@5"] for title in losses)
     assert len(first) == sum(len(fold["test"]) for fold in folds)
     assert compared.evaluations["first"].means["ndcg@5"] == pytest.approx(np.nanmean(first))

@@ -5,6 +5,7 @@ import difflib
 import importlib
 import json
 import shlex
+import signal
 import sys
 import time
 import warnings
@@ -37,6 +38,7 @@ from tfrankloss.training import (
     TREES,
     Trained,
     TrainingOptions,
+    engine_errors,
     evaluate_scores,
     join_cluster,
     load_model,
@@ -60,14 +62,24 @@ class OneLineParser(argparse.ArgumentParser):
         """Prints the mistake and ends."""
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
+    def option_strings(self) -> list[str]:
+        """All options, as they are written."""
+        return list(self._option_string_actions)
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs one command; a mistake of the user is one line and exit code 2."""
     parser = make_parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        command = options.parser
+        close = difflib.get_close_matches(unknown[0], command.option_strings(), n=1)
+        hint = f", did you mean {close[0]}?" if close else ""
+        command.error(f"unknown arguments: {' '.join(unknown)}{hint}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)
         warnings.filterwarnings("always", module="tfrankloss")
+        warnings.showwarning = lambda message, *_: print(f"tfrankloss: {message}", file=sys.stderr)
         try:
             options.run_command(options)
         except KeyboardInterrupt:
@@ -95,12 +107,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--fast", action="store_true", help="less data, for a first look")
     demo.add_argument("--out", type=Path, default=Path("tfrankloss-demo"), help="folder to make")
-    demo.set_defaults(run_command=run_demo)
+    demo.set_defaults(run_command=run_demo, parser=demo)
 
     training = commands.add_parser("train", help="train a ranker and save it with its results")
     training.add_argument("data", help=DATA)
     training.add_argument("--out", type=Path, required=True, help="folder of the run")
-    training.add_argument("--validation", help="a LETOR file, where DATA is a single file")
+    training.add_argument(
+        "--validation", help="a LETOR file or records, where DATA has no validation data"
+    )
     training.add_argument(
         "--validation-fraction",
         type=float,
@@ -114,7 +128,7 @@ def make_parser() -> argparse.ArgumentParser:
         "TF_CONFIG, or of KERAS_DISTRIBUTION_JOB_ADDRESSES and the like",
     )
     add_training_options(training)
-    training.set_defaults(run_command=run_train)
+    training.set_defaults(run_command=run_train, parser=training)
 
     evaluation = commands.add_parser("evaluate", help="measure a trained ranker on data")
     evaluation.add_argument("model", type=Path, help="folder of a run, or the file of its model")
@@ -123,7 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
     evaluation.add_argument(
         "--metrics", type=names, default=list(TrainingOptions.metrics), help="such as ndcg@10,mrr"
     )
-    evaluation.set_defaults(run_command=run_evaluate)
+    evaluation.set_defaults(run_command=run_evaluate, parser=evaluation)
 
     ranking = commands.add_parser("rank", help="score documents with a trained ranker")
     ranking.add_argument("model", type=Path, help="folder of a run, or the file of its model")
@@ -131,7 +145,7 @@ def make_parser() -> argparse.ArgumentParser:
     ranking.add_argument("--out", type=Path, required=True, help="file to write")
     ranking.add_argument("--split", help="of data with several splits; default test")
     ranking.add_argument("--trec", action="store_true", help="as a run file of trec_eval")
-    ranking.set_defaults(run_command=run_rank)
+    ranking.set_defaults(run_command=run_rank, parser=ranking)
 
     exporting = commands.add_parser("export", help="write a trained ranker for TensorFlow Serving")
     exporting.add_argument("run", type=Path, help="folder of a run")
@@ -140,7 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     exporting.add_argument("--top-k", type=int, help="documents that `rank` returns; default all")
     exporting.add_argument("--feature-names", type=names, help="in an Example, by column: a,b,...")
     exporting.add_argument("--no-warmup", action="store_true", help="without warm-up requests")
-    exporting.set_defaults(run_command=run_export)
+    exporting.set_defaults(run_command=run_export, parser=exporting)
 
     conversion = commands.add_parser(
         "convert", help="write LETOR files as record files, for data larger than memory"
@@ -184,7 +198,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         help="arguments of the pipeline: --runner-options='--project=p --region=r'",
     )
-    conversion.set_defaults(run_command=run_convert)
+    conversion.set_defaults(run_command=run_convert, parser=conversion)
 
     comparison = commands.add_parser(
         "compare", help="train with several losses and compare what they reach"
@@ -205,7 +219,7 @@ def make_parser() -> argparse.ArgumentParser:
     comparison.add_argument("--out", type=Path, required=True, help="folder of page and runs")
     comparison.add_argument("--resume", action="store_true", help="go on with what is in --out")
     add_training_options(comparison, one_loss=False)
-    comparison.set_defaults(run_command=run_compare)
+    comparison.set_defaults(run_command=run_compare, parser=comparison)
     return parser
 
 
@@ -377,35 +391,61 @@ def one_split(name: str, split: str | None, model: Any) -> RankingData:
 
 def run_train(options: argparse.Namespace) -> None:
     """`tfrankloss train`."""
-    cluster = join_cluster(options.distribute)  # before anything is computed
+    cluster = joined(options.distribute)  # before anything is computed
     # Paths may differ from host to host.
-    own = ("data", "validation", "out", "config", "run_command")
-    given = sorted((name, repr(x)) for name, x in vars(options).items() if name not in own)
-    cluster.check_same("options", repr(given))
+    own = ("data", "validation", "out", "config", "run_command", "parser")
+    for name, value in vars(options).items():
+        if name not in own:
+            cluster.check_same(f"--{name.replace('_', '-')}", repr(value))
     chosen, options.validation, options.validation_fraction = cluster.agree(
         lambda: asked_for(options)
     )
     TrainingOptions(**chosen)  # before a long reading of data
-    data = read_data(options.data)
-    if not isinstance(data, dict):
-        data = with_validation(data, options, chosen.get("seed", TrainingOptions.seed))
-    elif options.validation or options.validation_fraction:
-        raise ValueError(f"{options.data} has its own splits: {', '.join(data)}")
+    data = with_validation(
+        read_data(options.data), options, chosen.get("seed", TrainingOptions.seed)
+    )
     if cluster.chief:
         for name, split in data.items():
             print(f"{name}: {split}")
     sources = {name: getattr(options, name) for name in ("data", "validation")}
-    trained = train(
-        data,
-        out=options.out,
-        resume=options.resume,
-        notes={**sources, "validation_fraction": options.validation_fraction},
-        distribute=options.distribute,
-        **chosen,
-    )
+    try:
+        trained = train(
+            data,
+            out=options.out,
+            resume=options.resume,
+            notes={**sources, "validation_fraction": options.validation_fraction},
+            distribute=options.distribute,
+            **chosen,
+        )
+    except engine_errors() as error:
+        if cluster.workers == 1:
+            raise
+        sys.exit(
+            f"tfrankloss train: a worker of the cluster does not answer: end all of them, and give "
+            f"each its command again with --resume; finished epochs are kept. Received: {error}"
+        )
     if cluster.chief:
         print_results(trained)
         print(f"The model and all about the run: {options.out}")
+
+
+def joined(engine: str | None) -> Any:
+    """The cluster, which may take long to come together."""
+    if engine is None:
+        return join_cluster(None)
+    print(f"Waiting for all workers of the cluster of {engine}.", flush=True)
+    # The engine waits outside of Python, where an interrupt would not be noticed.
+    noticed = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        cluster = join_cluster(engine)
+    finally:
+        signal.signal(signal.SIGINT, noticed)
+    if not cluster.chief:
+        print(
+            f"Worker {cluster.worker} of 0 to {cluster.workers - 1}: the first one tells the rest.",
+            flush=True,
+        )
+    return cluster
 
 
 def asked_for(options: argparse.Namespace) -> tuple[dict[str, Any], str | None, float | None]:
@@ -422,23 +462,34 @@ def asked_for(options: argparse.Namespace) -> tuple[dict[str, Any], str | None, 
 
 
 def with_validation(data: Any, options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """Training and validation data where there is one file."""
+    """The splits of the data, with validation data of another file or of the training data."""
+    others: dict[str, Any] = {}
+    if isinstance(data, dict):
+        if "train" not in data:
+            return data  # the training says so
+        if "vali" in data:
+            if options.validation or options.validation_fraction:
+                raise ValueError(f"{options.data} has its own splits: {', '.join(data)}")
+            return data
+        others = {name: split for name, split in data.items() if name != "train"}
+        data = data["train"]
     if options.validation and options.validation_fraction:
         raise ValueError("Give either --validation or --validation-fraction. Received: both")
     if options.validation:
         validation = read_data(options.validation)
         if isinstance(validation, dict):
             validation = validation["vali"]
-        both = {"train": data, "vali": validation}
-        if any(isinstance(split, Records) for split in both.values()):
-            return both  # with as many features, or the training says so
-        width = max(split.num_features for split in both.values())
-        return {name: widened(split, width) for name, split in both.items()}
+        splits = {"train": data, "vali": validation, **others}
+        if any(isinstance(split, Records) for split in splits.values()):
+            return splits  # with as many features, or the training says so
+        width = max(split.num_features for split in splits.values())
+        return {name: widened(split, width) for name, split in splits.items()}
     share = options.validation_fraction
     if share is None:
+        fraction = "" if isinstance(data, Records) else " or --validation-fraction 0.2"
         raise ValueError(
-            f"{options.data} is a single file, and the best epoch is chosen by validation data: "
-            "give --validation FILE or --validation-fraction 0.2"
+            f"{options.data} has no validation data, by which the best epoch is chosen: "
+            f"give --validation FILE{fraction}"
         )
     if not 0 < share < 1:
         raise ValueError(f"--validation-fraction must be between 0 and 1. Received: {share}")
@@ -448,7 +499,7 @@ def with_validation(data: Any, options: argparse.Namespace, seed: int) -> dict[s
             f"Received: --validation-fraction {share}"
         )
     kept, held = data.split([1 - share, share], seed=seed)
-    return {"train": kept, "vali": held}
+    return {"train": kept, "vali": held, **others}
 
 
 def widened(data: RankingData, width: int) -> RankingData:
@@ -558,11 +609,10 @@ def run_export(options: argparse.Namespace) -> None:
     volume = shlex.quote(f"{folder.parent}:/models/ranker")
     print(f"  docker run -p 8501:8501 -v {volume} \\")
     print("    -e MODEL_NAME=ranker tensorflow/serving")
-    body = example_request(folder, "rank").rest
-    if len(body) < 300:
-        print(f"  curl localhost:8501/v1/models/ranker:predict -d '{body}'")
-    else:
-        print("  the request: tfrankloss.serving.example_request(PATH, 'rank')")
+    request = folder / "request.json"
+    with writing(request) as partial:
+        partial.write_text(example_request(folder, "rank").rest + "\n")
+    print(f"  curl localhost:8501/v1/models/ranker:predict -d @{shlex.quote(str(request))}")
 
 
 def run_demo(options: argparse.Namespace) -> None:

@@ -114,7 +114,7 @@ class LossComparison:
         count = len(self.differences) * len(self.metrics)
         lines.append(
             f"{queries} test queries; + and - differ from {self.baseline} (paired t-test, "
-            f"p < {SIGNIFICANCE}, of {count} comparisons)"
+            f"p < {SIGNIFICANCE}, each of {count} comparisons by itself)"
         )
         lines += [f"{title}: {reason}" for title, reason in self.failed.items()]
         return "\n".join(lines)
@@ -376,7 +376,8 @@ def _progress_line(
     time_left = f"{remaining / 60:.0f} min" if remaining > 90 else f"{remaining:.0f} s"
     return (
         f"{title}, fold {fold}, seed {result.options.seed}: test {metric} {value:.4f} after "
-        f"{len(result.history)} epochs; {left} runs left, {time_left}"
+        f"{len(result.history)} epochs"
+        + (f"; {left} run{'s' if left > 1 else ''} left, {time_left}" if left else "")
     )
 
 

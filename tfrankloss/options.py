@@ -122,10 +122,11 @@ def make(
     try:
         return cls(**options)
     except TypeError as error:
+        hint = (hints or {}).get(found)
         raise ValueError(
-            f"The {kind} {found!r} cannot be made from {identifier!r} with the options "
+            (f"{hint} " if hint else "")
+            + f"The {kind} {found!r} cannot be made from {identifier!r} with the options "
             f"{options}: {error}. {cls.__name__} takes: {', '.join(constructor_arguments(cls))}."
-            + (hints or {}).get(found, "")
         ) from error
 
 
@@ -135,7 +136,8 @@ def find(kind: str, known: Mapping[str, Any], identifier: str) -> str:
     key = _key(identifier.partition("@")[0], kind)
     if key not in by_key:
         close = difflib.get_close_matches(key, by_key, n=1, cutoff=0.5)
-        hint = f" Did you mean {by_key[close[0]]!r}?" if close else ""
+        cutoff = "".join(identifier.partition("@")[1:])
+        hint = f" Did you mean {by_key[close[0]] + cutoff!r}?" if close else ""
         plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
         raise ValueError(
             f"Unknown {kind}: {identifier!r}.{hint} Known {plural}: {', '.join(known)}"

@@ -129,13 +129,20 @@ class Standardize(Transform):
         deviation[deviation <= 1e-6 * np.abs(mean)] = 0.0
         return cls(mean.tolist(), deviation.tolist())
 
+    def compute_output_shape(self, input_shape: Any, *_: Any, **__: Any) -> Any:
+        """The shape of the input, whose width is checked when a model is made, too."""
+        self._check_width(input_shape[-1])
+        return input_shape
+
+    def _check_width(self, width: int) -> None:
+        if width != len(self._mean):
+            raise ValueError(
+                f"The transform was fitted to {len(self._mean)} features. Received: {width}"
+            )
+
     def call(self, features: "Array") -> "Array":
         """The transformed features."""
-        if features.shape[-1] != len(self._mean):
-            raise ValueError(
-                f"The transform was fitted to {len(self._mean)} features. "
-                f"Received: {features.shape[-1]}"
-            )
+        self._check_width(features.shape[-1])
         factor = np.divide(1.0, self._deviation, where=self._deviation > 0, out=0 * self._mean)
         centered = ops.cast(features, "float32") - self._mean.astype(np.float32)
         return centered * factor.astype(np.float32)

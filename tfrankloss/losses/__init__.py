@@ -116,5 +116,5 @@ def get(identifier: str | dict[str, Any] | RankingLoss, **options: Any) -> Ranki
     >>> get("lambdarank@10", metric="map").metric
     'map'
     """
-    hints = {"lambda_loss": " LambdaLoss@K of SIGIR 2022 is 'ndcg_loss2@K'."}
+    hints = {"lambda_loss": "LambdaLoss@K of SIGIR 2022 is 'ndcg_loss2@K'."}
     return make("loss", RankingLoss, LOSSES, identifier, options, "ndcg_loss2@5", hints)

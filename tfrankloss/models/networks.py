@@ -259,7 +259,7 @@ def _tower(
     if len(rates) != len(hidden):
         raise ValueError(
             "dropout must be one rate or one for each hidden layer (the default is that of the "
-            "paper's three layers). "
+            "paper's three layers), such as dropout=0.1. "
             f"Received: dropout={dropout!r} for hidden={tuple(hidden)!r}"
         )
     for number, (units, rate) in enumerate(zip(hidden, rates, strict=True), start=1):

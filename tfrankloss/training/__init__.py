@@ -18,7 +18,7 @@ from tfrankloss.files import writing
 from tfrankloss.options import check_choice
 from tfrankloss.progress import printer
 from tfrankloss.training import folder as run_folder
-from tfrankloss.training.distribution import ENGINES, Alone, join_cluster
+from tfrankloss.training.distribution import ENGINES, Alone, engine_errors, join_cluster
 from tfrankloss.training.folder import State, library_versions
 from tfrankloss.training.networks import NetworkTrainer
 from tfrankloss.training.options import OPTIMIZERS, TREES, TrainingOptions
@@ -42,6 +42,7 @@ __all__ = [
     "Trained",
     "TrainingOptions",
     "evaluate_scores",
+    "engine_errors",
     "join_cluster",
     "library_versions",
     "load_model",

@@ -291,6 +291,15 @@ class JaxCluster(Cluster):
         return _gather_bytes(content, multihost_utils.process_allgather)
 
 
+def engine_errors() -> tuple[type[Exception], ...]:
+    """What the engine raises where another worker does not answer any more."""
+    if backend.NAME == "jax":
+        return (RuntimeError,)
+    import tensorflow as tf
+
+    return (tf.errors.OpError,)
+
+
 _joined: dict[str, Alone] = {}
 
 
@@ -331,7 +340,8 @@ def _tf_config(text: str) -> tuple[list[str], int]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             'TF_CONFIG must be such as {"cluster": {"worker": ["host1:12345", "host2:12345"]}, '
-            f'"task": {{"type": "worker", "index": 0}}}}. Received: {text} ({error!r})'
+            f'"task": {{"type": "worker", "index": 0}}}}. Received: {text} '
+            + (f"(without {error})" if isinstance(error, KeyError) else f"({error})")
         ) from error
     if (kind, number) not in tasks:
         raise ValueError(

@@ -50,7 +50,8 @@ def begin(
     if path.exists():
         if not resume:
             raise ValueError(
-                f"The folder holds a run already: resume it, or name a new one. Received: {folder}"
+                "The folder holds a run already: resume it (resume=True, --resume), or name a new "
+                f"one. Received: {folder}"
             )
         known = json.loads(path.read_text())
         for part in ("options", "data"):
