@@ -269,7 +269,8 @@ def test_workers_that_read_records(engine: str, tmp_path: Path) -> None:
     """
     pytest.importorskip(engine)
     write_records(splits()["train"], tmp_path / "records", shards=3)
-    request = {
+    request: dict[str, Any] = {
+        "devices": 2,
         "records": str(tmp_path / "records"),
         "options": {"model_options": {**OPTIONS["model_options"], "dropout": 0.4}},
     }
