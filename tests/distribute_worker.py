@@ -73,8 +73,28 @@ def kill_in_mid_epoch(cluster: type) -> None:
     cluster.fit = fit_until_killed
 
 
+def split_processor(devices: int) -> None:
+    """Makes several devices of the processor, for TensorFlow; `XLA_FLAGS` tell JAX."""
+    import tensorflow as tf
+    from tensorflow.python.distribute import collective_all_reduce_strategy
+
+    processor = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        processor, [tf.config.LogicalDeviceConfiguration()] * devices
+    )
+
+    def all_of_host(self: Any, resolver: Any, host: str) -> tuple[tuple[str, ...], str]:
+        return tuple(f"{host}/device:CPU:{number}" for number in range(devices)), "CPU"
+
+    # In a cluster TensorFlow takes all GPUs of a host, but only one of its processors.
+    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+    extended._initialize_local_devices = all_of_host
+
+
 def train(request: dict[str, Any]) -> dict[str, Any]:
     """A run of `tfrankloss.train`."""
+    if "devices" in request:
+        split_processor(request["devices"])
     if request.get("kill"):
         kill_in_mid_epoch(type(training.join_cluster(request["distribute"])))
     given: dict[str, Any] = splits()
@@ -105,10 +125,7 @@ def two_devices(request: dict[str, Any]) -> dict[str, Any]:
     """The same steps with `fit` on two devices."""
     import tensorflow as tf
 
-    processor = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        processor, [tf.config.LogicalDeviceConfiguration()] * 2
-    )
+    split_processor(2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     data = splits()
     options = training.TrainingOptions(**OPTIONS)

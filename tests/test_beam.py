@@ -1,6 +1,10 @@
 """The Beam pipeline writes what the converter on one machine writes, bit by bit."""
 
 import json
+import multiprocessing
+import os
+import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ from tests.letor_parts import Parts, write_parts
 from tests.test_records import check_contents
 from tfrankloss import data
 from tfrankloss.cli import main
+from tfrankloss.data import beam
 
 apache_beam = pytest.importorskip(
     "apache_beam", reason='Apache Beam is not installed: pip install "tfrankloss[beam]"'
@@ -48,7 +53,9 @@ def test_a_hundred_files(parts: Parts, tmp_path: Path) -> None:
     assert contents(tmp_path / "two") == expected
 
 
-def test_splits_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_splits_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Files of a folder share their columns, and a record file may be empty."""
     source = tmp_path / "source"
     source.mkdir()
@@ -57,8 +64,44 @@ def test_splits_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     arguments = ["convert", str(source), "--to", "records", "--shards", "3", "--out"]
     main([*arguments, str(tmp_path / "alone")])
     main([*arguments, str(tmp_path / "beam"), "--runner", "DirectRunner"])
+    assert "such as those of '1'; they were regrouped" in caplog.text
     assert contents(tmp_path / "beam") == contents(tmp_path / "alone")
     assert "train: Records(2 queries, 3 documents, 5 features" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*arguments, str(tmp_path / "beam"), "--runner", "DirectRunner"])
+    error = capsys.readouterr().err
+    assert "must be new or empty" in error and "parts of a conversion" not in error
+
+
+@pytest.mark.slow
+def test_killed_conversion(tmp_path: Path) -> None:
+    """What it has written is all in one folder, which the next conversion asks to remove."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=_convert_and_die, args=(tmp_path,)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not list((tmp_path / "temporary").rglob("*records-*"))
+    left = [path.name for path in (tmp_path / "out").iterdir()]
+    assert len(left) == 1 and left[0].endswith(".partial")
+    with pytest.raises(ValueError, match="new or empty.*out with parts of a conversion"):
+        data.write_records(tmp_path / "data.txt", tmp_path / "out", **RUNNER)
+
+
+def _convert_and_die(folder: Path) -> None:
+    """Ends when the first record file has been written, but does not have its name yet."""
+    (folder / "temporary").mkdir()
+    tempfile.tempdir = str(folder / "temporary")
+    (folder / "data.txt").write_text("1 qid:1 1:5\n")
+    write_file = beam.record_files.write_file
+
+    def write_and_die(*arguments: Any) -> None:
+        write_file(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    beam.record_files.write_file = write_and_die  # type: ignore[assignment]
+    data.write_records(folder / "data.txt", folder / "out", **RUNNER)
 
 
 def test_what_cannot_be_converted(parts: Parts, tmp_path: Path) -> None:

@@ -83,22 +83,27 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def cluster(engine: str, folder: Path, **request: Any) -> list[dict[str, Any]]:
-    """The requests of two workers."""
+def cluster(
+    engine: str, folder: Path, *, devices: int = 1, workers: int = 2, **request: Any
+) -> list[dict[str, Any]]:
+    """The requests of two workers, or of one that knows of no cluster."""
     addresses = [f"localhost:{port}" for port in free_ports(2)]
     requests = []
-    for worker in range(2):
+    for worker in range(workers):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
         environment = {
             "tensorflow": {"TF_CONFIG": json.dumps(task)},
             "jax": {
-                "KERAS_BACKEND": "jax",
-                "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # most of the time is compilation
                 "KERAS_DISTRIBUTION_JOB_ADDRESSES": addresses[0],
                 "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
                 "KERAS_DISTRIBUTION_PROCESS_ID": str(worker),
             },
         }[engine]
+        environment = environment if workers > 1 else {}
+        if engine == "jax":
+            environment["KERAS_BACKEND"] = "jax"
+            environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+            environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most of the time is compilation
         requests.append(
             {
                 "way": "train",
@@ -107,16 +112,16 @@ def cluster(engine: str, folder: Path, **request: Any) -> list[dict[str, Any]]:
                 # Only the chief sees the folder of the run.
                 "out": str(folder / ("run" if worker == 0 else "elsewhere")),
                 "result": str(folder / f"result-{worker}.json"),
-                **({"floatx": "float64"} if engine == "tensorflow" else {}),
+                **({"floatx": "float64", "devices": devices} if engine == "tensorflow" else {}),
                 **request,
             }
         )
     return requests
 
 
-def last_weights(folder: Path) -> list[np.ndarray]:
+def last_model(folder: Path) -> keras.Model:
     """Of the last epoch, which need not be the best one."""
-    return keras.saving.load_model(folder / "state" / f"epoch-{EPOCHS}.keras").get_weights()
+    return keras.saving.load_model(folder / "state" / f"epoch-{EPOCHS}.keras")
 
 
 def assert_close(found: list[np.ndarray], expected: list[np.ndarray], atol: float) -> None:
@@ -124,26 +129,34 @@ def assert_close(found: list[np.ndarray], expected: list[np.ndarray], atol: floa
         np.testing.assert_allclose(x, y, rtol=0, atol=atol)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def train_alone(folder: Path, **options: Any) -> dict[str, Any]:
     """What one process gets, this one, in float64."""
-    folder = tmp_path_factory.mktemp("alone")
     new_model, floatx = networks._new_model, keras.config.floatx()
     try:
         keras.config.set_floatx("float64")
         start_the_same()
         with tfrankloss.config.without_xla():
-            result = train({"out": str(folder / "run")})
+            result = train({"out": str(folder), "options": options})
     finally:
         networks._new_model = new_model
         keras.config.set_floatx(floatx)
-    return {**result, "weights": last_weights(folder / "run")}
+    return {**result, "weights": last_model(folder).get_weights()}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return train_alone(tmp_path_factory.mktemp("alone") / "run")
 
 
 def check_workers(
-    engine: str, results: list[dict[str, Any]], alone: dict[str, Any], folder: Path, atol: float
+    engine: str,
+    results: list[dict[str, Any]],
+    alone: dict[str, Any],
+    folder: Path,
+    place: str = "run",
 ) -> None:
-    """Both workers have what one process has."""
+    """All workers have what one process has; `place` is the folder of a learning rate."""
+    atol = 1e-6 if engine == "tensorflow" else 1e-4
     for result in results:
         assert result["best_epoch"] == alone["best_epoch"]
         for entry, expected in zip(result["history"], alone["history"], strict=True):
@@ -157,13 +170,15 @@ def check_workers(
                 np.testing.assert_allclose(found, values, rtol=0, atol=1e-6)
                 assert result["means"][split][name] == pytest.approx(np.nanmean(values), abs=1e-6)
         np.testing.assert_allclose(result["scores"], alone["scores"], rtol=0, atol=10 * atol)
-    assert "epoch 4/4" in results[0]["printed"] and "epoch" not in results[1]["printed"]
+    for worker, result in enumerate(results):
+        assert ("epoch 4/4" in result["printed"]) == (worker == 0)
+        assert ("epoch" in result["printed"]) == (worker == 0)
     written = {path.name for path in (folder / "run").iterdir()}
     assert {"config.json", "metrics.json", "model.keras", "curves.svg"} <= written
     assert not (folder / "elsewhere").exists()  # the chief alone writes
     notes = json.loads((folder / "run" / "config.json").read_text())["notes"]
-    assert notes == {"distribute": engine, "workers": 2}
-    assert_close(last_weights(folder / "run"), alone["weights"], atol)
+    assert notes == {"distribute": engine, "workers": len(results)}
+    assert_close(last_model(folder / place).get_weights(), alone["weights"], atol)
 
 
 @pytest.mark.slow
@@ -185,40 +200,87 @@ def test_fit_on_two_devices(alone: dict[str, Any], tmp_path: Path) -> None:
 
 def test_two_workers_of_tensorflow(alone: dict[str, Any], tmp_path: Path) -> None:
     results = run(cluster("tensorflow", tmp_path))
-    check_workers("tensorflow", results, alone, tmp_path, 1e-6)
+    check_workers("tensorflow", results, alone, tmp_path)
 
 
 @pytest.mark.slow
 def test_two_processes_of_jax(alone: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("jax")
     results = run(cluster("jax", tmp_path))
-    check_workers("jax", results, alone, tmp_path, 1e-4)
+    check_workers("jax", results, alone, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", distribution.ENGINES)
+def test_two_devices_of_one_host(engine: str, alone: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip(engine)
+    results = run(cluster(engine, tmp_path, devices=2, workers=1))
+    assert "1 workers with 2 devices" in results[0]["printed"]
+    check_workers(engine, results, alone, tmp_path)
+
+
+def kill_one(requests: list[dict[str, Any]], killed: int, place: Path) -> dict[str, Any]:
+    """Starts workers, one of which ends in the middle of the third epoch; the state it leaves."""
+    requests[killed]["kill"] = True
+    with started(requests) as processes:
+        assert processes[killed].wait(SECONDS) == -signal.SIGKILL
+    state = json.loads((place / "state" / "state.json").read_text())
+    assert state["epoch"] == 2
+    return state
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", distribution.ENGINES)
 def test_a_killed_worker(engine: str, alone: dict[str, Any], tmp_path: Path) -> None:
-    """After a restart the run goes on from the last checkpoint, with the result of none."""
+    """After a restart the run goes on from the last checkpoint, with the result of none.
+
+    The run of two devices on each of two hosts, which chooses among learning rates, of which one
+    keeps no loss finite, and writes for TensorBoard.
+    """
     pytest.importorskip(engine)
-    requests = cluster(engine, tmp_path)
-    requests[1]["kill"] = True
-    with started(requests) as processes:
-        assert processes[1].wait(SECONDS) == -signal.SIGKILL
-    state = json.loads((tmp_path / "run" / "state" / "state.json").read_text())
-    assert state["epoch"] == 2
-    results = run(cluster(engine, tmp_path, resume=True))
+    slow, fast, too_fast = 0.01, OPTIONS["learning_rate"], 1e38 if engine == "jax" else 1e300
+    other = train_alone(tmp_path / "other", learning_rate=slow)
+    best, worse = (max(entry["ndcg@5"] for entry in x["history"]) for x in (alone, other))
+    assert best > worse  # and the run of the other is the one that is killed
+    options = {"learning_rate": [slow, fast, too_fast], "tensorboard": True}
+    places = {rate: tmp_path / "run" / "learning-rates" / f"{rate:g}" for rate in (slow, fast)}
+    state = kill_one(cluster(engine, tmp_path, devices=2, options=options), 1, places[slow])
+    results = run(cluster(engine, tmp_path, devices=2, options=options, resume=True))
+    assert "2 workers with 4 devices" in results[0]["printed"]
+    assert "is not finite" in results[0]["printed"]
+    check_workers(engine, results, alone, tmp_path, f"run/learning-rates/{fast:g}")
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["learning_rate"] == fast
     # Not trained again: these were written before the kill, to the last digit of the time.
-    assert results[0]["history"][:2] == state["history"]
-    check_workers(engine, results, alone, tmp_path, 1e-6 if engine == "tensorflow" else 1e-4)
+    resumed = json.loads((places[slow] / "state" / "state.json").read_text())["history"]
+    assert resumed[:2] == state["history"]
+    atol = 1e-6 if engine == "tensorflow" else 1e-4
+    assert_close(last_model(places[slow]).get_weights(), other["weights"], atol)
+    for rate, files in ((slow, 2), (fast, 1)):  # one of each process that wrote
+        assert len(list((places[rate] / "tensorboard").iterdir())) == files
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", distribution.ENGINES)
 def test_workers_that_read_records(engine: str, tmp_path: Path) -> None:
-    """Lists of each worker's own files; the steps are those of both, and so is the model."""
+    """Lists of each worker's own files; the steps are those of both, and so is the model.
+
+    With dropout, and again with a chief that is killed: the same numbers, to the last digit.
+    """
     pytest.importorskip(engine)
     write_records(splits()["train"], tmp_path / "records", shards=3)
-    results = run(cluster(engine, tmp_path, records=str(tmp_path / "records")))
+    request: dict[str, Any] = {
+        "devices": 2,
+        "records": str(tmp_path / "records"),
+        "options": {"model_options": {**OPTIONS["model_options"], "dropout": 0.4}},
+    }
+    found = {}
+    for name in ("undisturbed", "killed"):
+        (tmp_path / name).mkdir()
+        if name == "killed":
+            kill_one(cluster(engine, tmp_path / name, **request), 0, tmp_path / name / "run")
+        found[name] = run(cluster(engine, tmp_path / name, **request, resume=name == "killed"))
+    results = found["undisturbed"]
     for name in ("history", "per_query", "scores"):
         np.testing.assert_equal(results[0][name], results[1][name])
     losses = [entry["loss"] for entry in results[0]["history"]]
@@ -226,10 +288,17 @@ def test_workers_that_read_records(engine: str, tmp_path: Path) -> None:
     # Of 7 lists in a batch, the workers have 4 and 3: as many steps as the one with the most needs.
     records = open_records(tmp_path / "records")
     steps = max(-(-len(records.shard(worker, 2)) // (4 - worker)) for worker in range(2))
-    optimizer = keras.saving.load_model(
-        tmp_path / "run" / "state" / f"epoch-{EPOCHS}.keras"
-    ).optimizer
-    assert int(optimizer.iterations) == EPOCHS * steps
+    model = last_model(tmp_path / "undisturbed" / "run")
+    assert int(model.optimizer.iterations) == EPOCHS * steps
+
+    for result in found["killed"]:
+        for entry, expected in zip(result["history"], results[0]["history"], strict=True):
+            for name in ("loss", *OPTIONS["metrics"]):
+                assert entry[name] == expected[name]
+        for name in ("best_epoch", "means", "per_query", "scores"):
+            np.testing.assert_equal(result[name], results[0][name])
+    weights = last_model(tmp_path / "killed" / "run").get_weights()
+    assert_close(weights, model.get_weights(), 0.0)
 
 
 # --- in this process

@@ -14,7 +14,7 @@ from tests.letor_parts import Parts, write_parts
 from tests.test_batches import documents, web_like
 from tfrankloss import config, data, train
 from tfrankloss.cli import main
-from tfrankloss.data import LetorFormatError, RankingData, record_writer, statistics
+from tfrankloss.data import LetorFormatError, RankingData, parsing, record_writer, statistics
 from tfrankloss.data import records as records_module
 
 
@@ -187,7 +187,32 @@ def test_killed_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for place in (tmp_path / "out", left[0]):
         with pytest.raises(FileNotFoundError, match="no complete record files"):
             data.open_records(place)
+    with record_writer._held(left[0], wait=False):  # as a conversion does that has not ended
+        data.write_records(web_like(9), tmp_path / "out", shards=2)
+    assert len(data.open_records(tmp_path / "out")) == 9
+    assert set(tmp_path.iterdir()) == {tmp_path / "out", left[0]}
+    shutil.rmtree(tmp_path / "out")
     data.write_records(web_like(9), tmp_path / "out", shards=2)
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_a_running_conversion_holds_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one to the same place leaves it alone, and comes first."""
+    make_schema, begun = record_writer.record_files.make_schema, []
+
+    def with_another(*arguments: Any) -> Any:
+        begun.append(arguments)
+        if len(begun) == 1:
+            data.write_records(web_like(9), tmp_path / "out", shards=2)
+        return make_schema(*arguments)
+
+    monkeypatch.setattr(record_writer.record_files, "make_schema", with_another)
+    with pytest.raises(OSError, match="[Nn]ot empty"):
+        data.write_records(web_like(5), tmp_path / "out", shards=2)
+    assert len(begun) == 2
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
     assert len(data.open_records(tmp_path / "out")) == 9
 
 
@@ -575,3 +600,19 @@ def test_convert_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main([*arguments, str(tmp_path / "out"), "--on-error", "skip"])
     assert "must be new or empty" in capsys.readouterr().err
+
+
+def test_convert_shows_what_the_reader_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parsing, "SLOW_FROM", 10)
+    names = [tmp_path / f"{number}.txt" for number in range(12)]
+    for name in names:
+        name.write_text(f"1 qid:{name.stem} 1:2\n0 qid:{name.stem} 1:3\n")
+    arguments = ["convert", *map(str, names), "--to", "records", "--shards", "1", "--out"]
+    with pytest.warns(UserWarning) as said:
+        main([*arguments, str(tmp_path / "out")])
+    texts = [str(one.message) for one in said]
+    assert len(texts) == 11 and "There are 2 more messages" in texts[10]
+    for name, text in zip(names[:10], texts[:10]):
+        assert str(name) in text and "tfrankloss[fast]" in text

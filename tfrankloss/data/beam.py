@@ -11,6 +11,7 @@ files are the same, bit by bit. The schema is written last, and nothing is trust
 import contextlib
 import itertools
 import json
+import logging
 import secrets
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from tfrankloss.data.reader import columns_of
 from tfrankloss.data.record_files import RecordFile, join_pieces, piece_of, query_key, sort_key
 from tfrankloss.data.sources import Source
 from tfrankloss.data.statistics import Sample, merge_samples
+from tfrankloss.files import writing
 from tfrankloss.options import needs
 
 
@@ -112,6 +114,8 @@ def read_file(numbered: tuple[int, Source | str], options: Options, shards: int)
         raise ValueError(
             f"A pipeline needs files that name their queries (qid:). Received: {name} without"
         )
+    for message in file.messages:
+        logging.getLogger(__name__).warning(message)  # which runners collect from their workers
     yield TaggedOutput("columns", file.columns)
     yield TaggedOutput("lines", file.lines)
     for bad in file.rejected:
@@ -139,10 +143,8 @@ def write_shard(
     ]
     lists.sort(key=lambda x: sort_key(x[0], len(x[1].labels), float(x[1].labels.max())))
     name = record_files.file_name(shard, shards)
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary, name)
+    with _publishing(folder, name) as path:
         file, sample = record_files.write_file(path, name, lists, found[1])
-        _publish(path, f"{folder}/{name}")
     yield file
     yield TaggedOutput("samples", sample)
 
@@ -168,11 +170,9 @@ def write_schema(
     texts = {record_files.SCHEMA: record_files.schema_text(schema)}
     if rejected:
         texts = {record_files.REJECTED: record_files.rejected_text(x for _, x in ordered), **texts}
-    with tempfile.TemporaryDirectory() as temporary:
-        for name, text in texts.items():
-            path = Path(temporary, name)
+    for name, text in texts.items():
+        with _publishing(folder, name) as path:
             path.write_text(text, encoding="utf-8")
-            _publish(path, f"{folder}/{name}")
 
 
 def match_files(pattern: str) -> list[str]:
@@ -185,10 +185,20 @@ def match_files(pattern: str) -> list[str]:
 
 
 def check_empty(folder: str) -> None:
-    """Raises unless nothing is there."""
+    """Raises unless nothing is there.
+
+    A runner may go on when the process that started it was killed: so nobody knows here whether a
+    conversion that is not complete has ended.
+    """
     systems = _file_systems()
-    if systems.exists(folder) and systems.match([f"{folder}/*"])[0].metadata_list:
-        raise ValueError(f"The folder to write to must be new or empty. Received: {folder}")
+    if not systems.exists(folder):
+        return
+    found = [file.path for file in systems.match([f"{folder}/**"])[0].metadata_list]
+    if found:
+        complete = any(path.endswith(f"/{record_files.SCHEMA}") for path in found)
+        parts = not complete and any(record_files.is_file_name(path) for path in found)
+        hint = " with parts of a conversion, to be removed if that has ended" if parts else ""
+        raise ValueError(f"The folder to write to must be new or empty. Received: {folder}{hint}")
 
 
 @contextlib.contextmanager
@@ -208,19 +218,29 @@ def _local(source: Source | str) -> Iterator[Source]:
         yield Source(path)
 
 
-def _publish(path: Path, target: str) -> None:
-    """Copies a file to its place; it gets its name when it is complete."""
+@contextlib.contextmanager
+def _publishing(folder: str, name: str) -> Iterator[Path]:
+    """A path on this machine's disk to write to; the file gets its name when it is complete.
+
+    In the folder itself, where that is on this machine: what a kill leaves is all in one place.
+    """
     systems = _file_systems()
-    folder, _, name = target.rpartition("/")
     with contextlib.suppress(OSError):  # another worker may have made it
         systems.mkdirs(folder)
-    partial = f"{folder}/.{name}.{secrets.token_hex(8)}.partial"
-    with (
-        open(path, "rb") as here,
-        systems.create(partial, compression_type="uncompressed") as there,
-    ):
-        shutil.copyfileobj(here, there)
-    systems.rename([partial], [target])
+    if "://" not in folder:
+        with writing(Path(folder, name)) as partial:
+            yield partial
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary, name)
+        yield path
+        there = f"{folder}/.{name}.{secrets.token_hex(8)}.partial"
+        with (
+            open(path, "rb") as here,
+            systems.create(there, compression_type="uncompressed") as copy,
+        ):
+            shutil.copyfileobj(here, copy)
+        systems.rename([there], [f"{folder}/{name}"])
 
 
 def _rejected(folder: str) -> int:

@@ -10,6 +10,7 @@ documents of a list are in the order of the input. So the same input gives the s
 and in however many pieces it is converted; and a reader finds lists of similar length together.
 """
 
+import fnmatch
 import hashlib
 import json
 import zlib
@@ -59,6 +60,11 @@ class RecordFile(NamedTuple):
 def file_name(shard: int, shards: int) -> str:
     """The name of a record file."""
     return f"records-{shard:05d}-of-{shards:05d}.tfrecord"
+
+
+def is_file_name(path: str) -> bool:
+    """Whether a record file has this name, or one that is being written."""
+    return fnmatch.fnmatch(path, "*records-*-of-*.tfrecord*")
 
 
 def query_key(query: str) -> int:

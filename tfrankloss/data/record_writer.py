@@ -22,6 +22,8 @@ from tfrankloss.data.statistics import merge_samples
 from tfrankloss.options import check_integer
 from tfrankloss.progress import Progress
 
+MOST_MESSAGES = 10
+
 
 def write_records(
     source: RankingData | PathLike | Sequence[PathLike],
@@ -39,7 +41,8 @@ def write_records(
 ) -> None:
     """Converts data to record files, which `open_records` streams from.
 
-    The folder appears when all of it is complete. Files are parsed one after the other into a
+    The folder appears when all of it is complete; what a killed conversion to it has left, the next
+    one removes (where the file system has locks). Files are parsed one after the other into a
     temporary binary copy beside it, as large as the features in float32, which is mapped into
     memory: what is held are labels, ids and a few blocks of text, whatever the data are. Queries
     whose lines are scattered, also over several files, are brought together.
@@ -86,7 +89,7 @@ def write_records(
     options = options._replace(allow_empty=True)  # some of many files may be
     if runner is not None:
         rejected = _run(source, os.fspath(folder), shards, options, runner, runner_options)
-        _warn_rejected(rejected, folder)
+        _warn((), rejected, folder)
         return
     if runner_options:
         raise ValueError(f"runner_options need a runner. Received: {list(runner_options)}")
@@ -111,7 +114,8 @@ def write_records(
             (partial / name).mkdir(exist_ok=True)
             _write_split(partial / name, split, columns, shards, options, progress)
         shutil.rmtree(spool)
-    _warn_rejected(sum(len(file.rejected) for file in files), folder)
+    messages = [message for file in files for message in file.messages]
+    _warn(messages, sum(len(file.rejected) for file in files), folder)
 
 
 def _run(
@@ -163,15 +167,42 @@ def _new_folder(folder: PathLike) -> Iterator[Path]:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ValueError(f"The folder to write to must be new or empty. Received: {folder}")
     target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.partial"):
+        with _held(left, wait=False) as ended:
+            # One that is empty may have been made just now, and not be held yet.
+            if ended and any(left.iterdir()):
+                shutil.rmtree(left, ignore_errors=True)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
     partial.mkdir()
+    with _held(partial, wait=True):
+        try:
+            yield partial
+            if target.is_dir():
+                target.rmdir()
+            os.rename(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _held(folder: Path, wait: bool) -> Iterator[bool]:
+    """Whether this process holds the folder now; a killed process holds nothing."""
     try:
-        yield partial
-        if target.is_dir():
-            target.rmdir()
-        os.rename(partial, target)
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (ImportError, OSError):  # on Windows nobody does; or it has gone, or is a file
+        yield False
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        held = True
+    except OSError:  # another process does, or the file system has no such thing
+        held = False
+    try:
+        yield held
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        os.close(handle)
 
 
 def _read(source: Source, options: Options, path: Path, progress: bool) -> Loaded:
@@ -265,11 +296,13 @@ def _contents(files: Sequence[Loaded], shards: int, from_text: bool) -> list[lis
     return [sorted(queries, key=key) for queries in contents]
 
 
-def _warn_rejected(count: int, folder: PathLike) -> None:
-    """Says that lines were left out."""
-    if count:
-        warnings.warn(
-            f"{count} lines were rejected: {record_files.REJECTED} in {os.fspath(folder)} names "
-            "them",
-            stacklevel=3,
-        )
+def _warn(messages: Sequence[str], rejected: int, folder: PathLike) -> None:
+    """Says what the reader found in files, of which there may be many, and what was left out."""
+    shown = list(messages[:MOST_MESSAGES])
+    if len(messages) > len(shown):
+        shown.append(f"There are {len(messages) - len(shown)} more messages of other files")
+    if rejected:
+        place = f"{record_files.REJECTED} in {os.fspath(folder)}"
+        shown.append(f"{rejected} lines were rejected: {place} names them")
+    for message in shown:
+        warnings.warn(message, stacklevel=3)
