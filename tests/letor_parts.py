@@ -74,7 +74,7 @@ def write_parts(
                         "line": len(lines),
                         "column": column,
                         "received": received,
-                        "expected": expected,
+                        "reason": expected,
                     }
                 )
             else:

@@ -4,13 +4,16 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfrankloss import cli
 from tfrankloss.data import RankingData, synthetic
+from tfrankloss.training import distribution
 
 FAST = ["--loss", "softmax", "--model", "linear", "--epochs", "2", "--list-size", "16"]
 
@@ -62,6 +65,8 @@ def test_train_evaluate_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -
         assert float(words[4]) == pytest.approx(by_document[words[2]], rel=1e-6)
     cli.main(["export", "run", "ranker", "--top-k", "3", "--version", "4"])
     assert "curl localhost:8501/v1/models/ranker:predict" in capsys.readouterr().out
+    request = json.loads(Path("ranker/4/request.json").read_text())
+    assert np.shape(request["inputs"]["features"])[2] == 5
     card = json.loads(Path("ranker/4/model_card.json").read_text())
     assert (card["top_k"], card["metrics"]) == (3, results["metrics"])
     assert "never overwritten" in fails(["export", "run", "ranker", "--version", "4"], capsys)
@@ -91,6 +96,36 @@ def test_one_file_and_configuration(folder: Path, capsys: pytest.CaptureFixture[
         assert (config["options"]["model"], config["options"]["epochs"]) == ("linear", 1)
         assert config["notes"]["data"] == "split"
     assert json.loads(Path("b/config.json").read_text())["notes"]["validation"] == "split/vali.txt"
+
+
+def test_a_folder_without_validation_data(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("split/vali.txt").rename("held.txt")
+    arguments = ["train", "split", "--out", "run", *FAST]
+    line = fails(arguments, capsys)
+    assert "split has no validation data" in line and "--validation-fraction" in line
+    cli.main([*arguments, "--validation", "held.txt"])
+    assert set(json.loads(Path("run/metrics.json").read_text())["metrics"]) == {"vali", "test"}
+    cli.main(["convert", "all.txt", "--to", "records", "--shards", "1", "--out", "records"])
+    capsys.readouterr()
+    line = fails(["train", "records", "--out", "other", *FAST], capsys)
+    assert "--validation FILE" in line and "fraction" not in line
+
+
+def test_a_worker_that_dies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = distribution.Alone()
+    cluster.workers = 2
+
+    def train(*_: Any, **__: Any) -> None:
+        raise tf.errors.UnavailableError(None, None, "Connection reset by peer")
+
+    monkeypatch.setattr(cli, "joined", lambda engine: cluster)
+    monkeypatch.setattr(cli, "train", train)
+    with pytest.raises(SystemExit, match="--resume.*Connection reset by peer"):
+        cli.main(["train", "split", "--out", "run", *FAST])
 
 
 def test_compare(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +165,12 @@ def test_options_of_the_training(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = ["train", "split", "--out", "run"]
-    assert "ndcg_los" in fails([*train, "--loss", "ndcg_los"], capsys)
+    assert "Did you mean 'ndcg_loss2@5'?" in fails([*train, "--loss", "ndcg_los@5"], capsys)
+    assert fails([*train, "--loss", "lambda_loss"], capsys).startswith(
+        "tfrankloss train: error: LambdaLoss@K of SIGIR 2022 is 'ndcg_loss2@K'."
+    )
+    line = fails([*train, "--epocs", "3"], capsys)
+    assert "--epocs 3, did you mean --epochs? (see tfrankloss train --help)" in line
     assert "absent.txt" in fails(["train", "absent.txt", "--out", "run"], capsys)
     line = fails(["train", "all.txt", "--out", "run"], capsys)
     assert "--validation FILE or --validation-fraction" in line

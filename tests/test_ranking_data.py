@@ -222,5 +222,7 @@ def test_transforms(tmp_path: Path) -> None:
     assert not values[0, 7:].any()
     with pytest.raises(ValueError, match="fitted to 4 features.*3"):
         standardize(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="fitted to 4 features.*3"):
+        standardize(keras.Input((None, 3)))
     with pytest.raises(ValueError, match="finite"):
         Standardize.fit(RankingData.from_arrays([[np.nan]], [0], [1], allow_nonfinite=True))

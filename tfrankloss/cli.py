@@ -441,10 +441,7 @@ def joined(engine: str | None) -> Any:
     finally:
         signal.signal(signal.SIGINT, noticed)
     if not cluster.chief:
-        print(
-            f"Worker {cluster.worker} of 0 to {cluster.workers - 1}: the first one tells the rest.",
-            flush=True,
-        )
+        print(f"This is worker {cluster.worker}; worker 0 says how it goes.", flush=True)
     return cluster
 
 

@@ -193,7 +193,7 @@ def write_file(
 
 def rejected_line(file: str, bad: Sequence[Any]) -> dict[str, Any]:
     """A line that could not be read, as `rejected.jsonl` has it."""
-    return {"file": file, **dict(zip(("line", "column", "received", "expected"), bad, strict=True))}
+    return {"file": file, **dict(zip(("line", "column", "received", "reason"), bad, strict=True))}
 
 
 def rejected_text(rejected: Iterable[Mapping[str, Any]]) -> str:
