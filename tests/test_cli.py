@@ -98,9 +98,7 @@ def test_one_file_and_configuration(folder: Path, capsys: pytest.CaptureFixture[
     assert json.loads(Path("b/config.json").read_text())["notes"]["validation"] == "split/vali.txt"
 
 
-def test_a_folder_without_validation_data(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_validation_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("split/vali.txt").rename("held.txt")
     arguments = ["train", "split", "--out", "run", *FAST]
     line = fails(arguments, capsys)
