@@ -1,7 +1,8 @@
 """Padded batches of lists of similar length, for `model.fit`."""
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -227,17 +228,44 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
         raise ValueError("There are no queries to make batches of. Received: empty data")
     first = batches(data, plan)
     check_batches(plan, len(first), len(data), sizes_of(data.lengths, plan), data.lengths.max())
-    epochs = itertools.count(plan.first_epoch)
+    batches_of = functools.lru_cache(maxsize=2)(lambda epoch: batches(data, plan, epoch))
 
-    def elements() -> Iterator[Any]:
-        # Each iteration of the dataset is an epoch; an endless one counts its own.
-        for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
-            for batch in batches(data, plan, epoch):
-                yield element(plan, arrays(data, plan.of_worker(batch), plan, epoch))
+    def make(epoch: np.int64, place: np.int64) -> list[np.ndarray]:
+        batch = plan.of_worker(batches_of(int(epoch))[int(place)])
+        return tf.nest.flatten(element(plan, arrays(data, batch, plan, int(epoch))))
 
-    specs = element_specs(plan, data.num_features, data.weights is not None)
-    dataset = tf.data.Dataset.from_generator(elements, output_signature=element(plan, specs))
+    specs = element(plan, element_specs(plan, data.num_features, data.weights is not None))
+    places = tf.data.Dataset.range(len(first))
+    dataset = epochs(plan).flat_map(lambda epoch: places.map(lambda place: (epoch, place)))
+    dataset = dataset.map(lambda epoch, place: from_python(make, [epoch, place], specs))
     return finished(dataset, plan, len(first))
+
+
+def epochs(plan: BatchPlan) -> "tf.data.Dataset":
+    """The number of the epoch, a new one for each iteration; all of them where there is no end."""
+    import tensorflow as tf
+
+    if plan.repeat:
+        return tf.data.Dataset.range(plan.first_epoch, 2**62)
+    numbers = itertools.count(plan.first_epoch)
+    spec = tf.TensorSpec([], tf.int64)
+    return tf.data.Dataset.range(1).map(
+        lambda _: from_python(lambda: [np.int64(next(numbers))], [], spec)
+    )
+
+
+def from_python(function: Callable[..., Any], arguments: list[Any], specs: Any) -> Any:
+    """The arrays that a Python function lists, as tensors in the structure of `specs`.
+
+    In place of `Dataset.from_generator`, which makes malloc give back whatever is freed at once:
+    networks on batches of several sizes then take half as long again, to get their memory anew.
+    """
+    import tensorflow as tf
+
+    flat = tf.nest.flatten(specs)
+    values = tf.numpy_function(function, arguments, [spec.dtype for spec in flat])
+    values = [tf.ensure_shape(x, spec.shape) for x, spec in zip(values, flat, strict=True)]
+    return tf.nest.pack_sequence_as(specs, values)
 
 
 def check_batches(

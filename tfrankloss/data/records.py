@@ -6,10 +6,9 @@ pads all of its lists.
 
 import fnmatch
 import hashlib
-import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -20,7 +19,9 @@ from tfrankloss.data.batches import (
     check_batches,
     element,
     element_specs,
+    epochs,
     finished,
+    from_python,
     make_plan,
     sizes_of,
 )
@@ -368,22 +369,20 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
     groups = [group for group in reversed(groups) if group.parts]
     count = _count(groups, plan)
     check_batches(plan, count, len(data), sizes, lengths.max())
-    epochs = itertools.count(plan.first_epoch)
     specs = element_specs(plan, data.num_features, data.schema["weights"])
 
-    def plans() -> Iterator[Any]:
-        """For each epoch, see `batches.make_dataset`: order of parts, of sizes, and two numbers."""
-        for epoch in itertools.count(plan.first_epoch) if plan.repeat else [next(epochs)]:
-            _check_readable(data)
-            generator = np.random.default_rng([plan.seed, epoch if plan.shuffle else 0])
-            orders = [np.arange(len(group.parts)) for group in groups]
-            turns = np.repeat(np.arange(len(groups)), [x.queries // x.lists for x in groups])
-            for order in (*orders, turns) if plan.shuffle else ():
-                generator.shuffle(order)
-            # What fills no batch comes at the end, see `_joined`.
-            rest = [place for place, x in enumerate(groups) if x.queries % x.lists]
-            turns = np.concatenate([turns, np.array(rest, np.int64)])
-            yield np.concatenate(orders), turns, generator.integers(1, 2**31 - 1, 2)
+    def planned(epoch: np.int64) -> list[np.ndarray]:
+        """The order of parts, the order of sizes, and two numbers."""
+        _check_readable(data)
+        generator = np.random.default_rng([plan.seed, int(epoch) if plan.shuffle else 0])
+        orders = [np.arange(len(group.parts)) for group in groups]
+        turns = np.repeat(np.arange(len(groups)), [x.queries // x.lists for x in groups])
+        for order in (*orders, turns) if plan.shuffle else ():
+            generator.shuffle(order)
+        # What fills no batch comes at the end, see `_joined`.
+        rest = [place for place, x in enumerate(groups) if x.queries % x.lists]
+        turns = np.concatenate([turns, np.array(rest, np.int64)])
+        return [np.concatenate(orders), turns, generator.integers(1, 2**31 - 1, 2)]
 
     def batches_of(group: _Size, order: "tf.Tensor", seed: "tf.Tensor") -> "tf.data.Dataset":
         lists = _lists(group.parts, order, CYCLE if plan.shuffle else 1)
@@ -407,9 +406,8 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
         return joined.enumerate().map(parser, num_parallel_calls=2, deterministic=True)
 
     numbers = tf.TensorSpec([None], tf.int64)
-    dataset = tf.data.Dataset.from_generator(
-        plans, output_signature=(numbers, numbers, tf.TensorSpec([2], tf.int64))
-    )
+    plans = (numbers, numbers, tf.TensorSpec([2], tf.int64))
+    dataset = epochs(plan).map(lambda number: from_python(planned, [number], plans))
     # An epoch begins sooner where TensorFlow does not look for a better program each time.
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
