@@ -461,7 +461,7 @@ def test_alpha_ndcg_of_a_worked_example() -> None:
         (lambda: metrics.RBP(persistence=1.0), ["persistence", "1.0"]),
         (lambda: metrics.ERR(highest_label=0), ["highest_label"]),
         (lambda: metrics.AlphaNDCG(alpha=2), ["alpha", "2"]),
-        (lambda: metrics.get("ncdg@10"), ["ncdg@10", "Did you mean 'ndcg'"]),
+        (lambda: metrics.get("ncdg@10"), ["ncdg@10", "Did you mean 'ndcg@10'?"]),
         (lambda: metrics.get("ndcg@x"), ["ndcg@x", "integer"]),
         (lambda: metrics.get("arp@3"), ["arp", "topn", "normalize"]),
         (lambda: metrics.get(3), ["3", "ndcg@10"]),
