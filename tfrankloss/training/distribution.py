@@ -297,7 +297,8 @@ def engine_errors() -> tuple[type[Exception], ...]:
         return (RuntimeError,)
     import tensorflow as tf
 
-    return (tf.errors.OpError,)
+    names = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
+    return tuple(getattr(tf.errors, name) for name in names)  # not those of damaged data
 
 
 _joined: dict[str, Alone] = {}
