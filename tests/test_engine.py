@@ -121,10 +121,14 @@ def ordered_numpy(keys: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=30, deadline=None)
 @given(
-    keys=npst.arrays("float32", (3, 7), elements=st.sampled_from([-2.0, -0.0, 0.0, 0.5, 1e30])),
+    keys=npst.arrays(
+        "float64", (3, 7), elements=st.sampled_from([-1e30, -2.5, -2.0, -0.0, 0.0, 0.5, 1e30])
+    ),
     mask=npst.arrays(bool, (3, 7)),
+    dtype=st.sampled_from(["float32", "float64"]),
 )
-def test_orders_by_counting_and_by_sorting(keys: np.ndarray, mask: np.ndarray) -> None:
+def test_orders_by_counting_and_by_sorting(keys: np.ndarray, mask: np.ndarray, dtype: str) -> None:
+    keys = keys.astype(dtype)
     expected = ordered_numpy(keys, mask)
     by_counting = ranks.descending(tf.constant(keys), tf.constant(mask))
     by_sorting = ranks.ascending(-tf.constant(keys), tf.constant(mask))

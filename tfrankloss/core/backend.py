@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from tfrankloss import config
@@ -169,6 +170,14 @@ def float_bits(x: Array) -> Array:
     if NAME == "tensorflow":
         return tf.bitcast(x, tf.uint32)
     return jax.lax.bitcast_convert_type(x, "uint32")
+
+
+def ordered_integers(x: Array) -> Array:
+    """Whole numbers that compare as the floating point numbers `x` do; none of these is -0.0."""
+    dtype = keras.backend.standardize_dtype(x.dtype).replace("float", "int")
+    bits = tf.bitcast(x, dtype) if NAME == "tensorflow" else jax.lax.bitcast_convert_type(x, dtype)
+    largest = np.iinfo(dtype).max  # all bits but the sign: they grow away from 0 on both sides
+    return ops.where(bits < 0, ops.bitwise_xor(bits, largest), bits)
 
 
 def is_ragged(x: Any) -> bool:
