@@ -96,19 +96,24 @@ class Worker:
             }
         )
 
-    def run(self, repetitions: int) -> dict[str, Any]:
+    def run(self, repetitions: int, xla: bool = True) -> dict[str, Any]:
         """Times of the prepared step in seconds, and the mean of its values."""
-        return self.ask({"run": repetitions})
+        return self.ask({"run": repetitions, "xla": xla})
 
-    def gradient(self) -> tuple[float, np.ndarray]:
+    def gradient(self, xla: bool = True) -> tuple[float, np.ndarray]:
         """Value and gradient of the prepared step."""
-        reply = self.ask({"gradient": True})
+        reply = self.ask({"gradient": True, "xla": xla})
         flat = np.frombuffer(base64.b64decode(reply["gradient"]), dtype=np.float32)
         return reply["value"], flat
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self, xla: bool = True) -> dict[str, Any]:
         """Peak extra memory of the prepared step."""
-        return self.ask({"memory": True})
+        return self.ask({"memory": True, "xla": xla})
+
+    def forget(self) -> None:
+        """Frees the prepared steps, if the process still runs."""
+        if self._process is not None:
+            self.ask({"forget": True})
 
     def stop(self) -> None:
         """Ends the process, if there is one."""

@@ -91,14 +91,15 @@ def grow(name: str, options: argparse.Namespace) -> tuple[report.Record, dict[st
 
 def measure(worker: Worker, name: str, size: int, options: argparse.Namespace) -> report.Record:
     """Time and memory of one list of the given size."""
-    warm_up = worker.prepare(name, Shape(1, size), not options.plain, options.seed, warm_up_steps=1)
-    seconds = worker.run(1)["seconds"]
+    xla = not options.plain
+    warm_up = worker.prepare(name, Shape(1, size), xla, options.seed, warm_up_steps=1)
+    seconds = worker.run(1, xla)["seconds"]
     if seconds[0] < 1.0:
-        seconds = worker.run(5)["seconds"]
+        seconds = worker.run(5, xla)["seconds"]
     return {
         "size": size,
         "milliseconds": 1e3 * median(seconds),
-        "extra_megabytes": worker.memory()["extra_megabytes"],
+        "extra_megabytes": worker.memory(xla)["extra_megabytes"],
         "warm_up_seconds": warm_up["warm_up_seconds"],
     }
 

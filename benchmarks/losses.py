@@ -2,12 +2,14 @@
 
     python -m benchmarks.losses --shapes 32x200,8x1000 --losses pairwise_logistic,lambdarank
 
-All libraries get the same seeded data. Their rounds are interleaved (each library once, then each
-again), so that a slow moment of the machine hits all of them. Before any time counts, values and
-gradients are compared with ours.
+All libraries get the same seeded data. Their rounds are interleaved (each library once, with XLA
+around the step and without, then each again), so that a slow moment of the machine hits all of
+them. Before any time counts, values and gradients are compared with ours.
 """
 
 import argparse
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +20,7 @@ from benchmarks import report
 from benchmarks.client import Worker, WorkerError
 from benchmarks.environments import PEERS
 from benchmarks.lists import Shape
-from benchmarks.registry import LOSSES, OURS, Loss, markdown
+from benchmarks.registry import CHOOSE_XLA, LOSSES, OURS, Loss, markdown
 
 SHAPES = "128x32,32x200,8x1000,1x10000,ragged"
 VALUE_TOLERANCE = 1e-4
@@ -42,14 +44,14 @@ def main() -> None:
     try:
         for name in options.losses:
             for shape in options.shapes:
-                for xla in options.modes:
-                    if (name, str(shape), xla) in measured:
-                        continue
-                    record = measure(name, shape, xla, workers, options)
+                modes = [x for x in options.modes if (name, str(shape), x) not in measured]
+                if not modes:
+                    continue
+                for record in measure(name, shape, modes, workers, options):
                     records.append(record)
                     print(progress_line(record), flush=True)
-                    text = report.losses_markdown(run, records, libraries)
-                    report.write(options.output, "losses", run, records, text)
+                text = report.losses_markdown(run, records, libraries)
+                report.write(options.output, "losses", run, records, text)
     finally:
         for worker in workers.values():
             worker.stop()
@@ -125,74 +127,105 @@ def start_workers(
     return workers, unavailable
 
 
+# A library, and whether XLA is around its step.
+Key = tuple[str, bool]
+
+
 def measure(
-    name: str, shape: Shape, xla: bool, workers: dict[str, Worker], options: argparse.Namespace
-) -> report.Record:
-    """One loss at one shape in all libraries that have it."""
+    name: str,
+    shape: Shape,
+    modes: list[bool],
+    workers: dict[str, Worker],
+    options: argparse.Namespace,
+) -> list[report.Record]:
+    """One loss at one shape in all libraries that have it; a record for each mode.
+
+    What has no choice about XLA is measured once and stands in all records.
+    """
     loss = LOSSES[name]
-    results: dict[str, dict[str, Any]] = {}
-    gradients: dict[str, np.ndarray] = {}
-    for library, worker in workers.items():
-        if loss.has(library):
+    having = [library for library in workers if loss.has(library)]
+    keys = {library: modes if library in CHOOSE_XLA else modes[:1] for library in having}
+    results: dict[Key, dict[str, Any]] = {}
+    gradients: dict[Key, np.ndarray] = {}
+
+    def prepare(library: str) -> None:
+        for xla in keys[library]:
             try:
-                results[library], gradients[library] = warm_up(worker, name, shape, xla, options)
+                results[library, xla] = workers[library].prepare(name, shape, xla, options.seed)
             except WorkerError as error:
-                results[library] = {"error": str(error)}
+                results[library, xla] = {"error": str(error)}
+
+    with ThreadPoolExecutor(2) as pool:  # most of the time goes into tracing and compiling
+        list(pool.map(prepare, having))
+    results = {(x, xla): results[x, xla] for x in having for xla in keys[x]}
+    for key, result in results.items():
+        if "error" not in result:
+            try:
+                gradients[key] = look(workers[key[0]], key[1], result)
+            except WorkerError as error:
+                result["error"] = str(error)
     run_rounds(workers, results, options)
-    compare(loss, shape, results, gradients)
-    fastest, ratios = fastest_peer(results)
-    return {
-        "loss": name,
-        "title": loss.title,
-        "shape": str(shape),
-        "xla": xla,
-        "libraries": results,
-        "fastest_peer": fastest,
-        "ratios": ratios,
-    }
+    for library in having:
+        with contextlib.suppress(WorkerError):  # its process has ended
+            workers[library].forget()
+    records = []
+    for xla in modes:
+        chosen = {x: xla if x in CHOOSE_XLA else modes[0] for x in having}
+        found = {x: dict(results[x, mode]) for x, mode in chosen.items()}
+        compare(loss, shape, found, {x: gradients.get((x, mode)) for x, mode in chosen.items()})
+        fastest, ratios = fastest_peer(found)
+        records.append(
+            {
+                "loss": name,
+                "title": loss.title,
+                "shape": str(shape),
+                "xla": xla,
+                "libraries": found,
+                "fastest_peer": fastest,
+                "ratios": ratios,
+            }
+        )
+    return records
 
 
-def warm_up(
-    worker: Worker, name: str, shape: Shape, xla: bool, options: argparse.Namespace
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Compiles a loss, takes value, gradient and memory, and picks the repetitions per round."""
-    result = worker.prepare(name, shape, xla, options.seed)
-    _, gradient = worker.gradient()
-    memory = worker.memory()
-    first = worker.run(1)["seconds"][0]
+def look(worker: Worker, xla: bool, result: dict[str, Any]) -> np.ndarray:
+    """Takes gradient and memory of a prepared step, and picks the repetitions per round."""
+    _, gradient = worker.gradient(xla)
+    memory = worker.memory(xla)
+    first = worker.run(1, xla)["seconds"][0]
     result["extra_megabytes"] = memory["extra_megabytes"]
     result["memory_method"] = memory["method"]
     result["repetitions"] = int(np.clip(ROUND_SECONDS / first, 1, MOST_REPETITIONS))
-    return result, gradient
+    return gradient
 
 
 def run_rounds(
-    workers: dict[str, Worker], results: dict[str, dict[str, Any]], options: argparse.Namespace
+    workers: dict[str, Worker], results: dict[Key, dict[str, Any]], options: argparse.Namespace
 ) -> None:
-    """Interleaves the rounds; a library that has used up its budget sits out the rest."""
-    times: dict[str, list[float]] = {library: [] for library in results}
-    values: dict[str, list[float]] = {library: [] for library in results}
+    """Interleaves the rounds; what has used up its budget sits out the rest."""
+    times: dict[Key, list[float]] = {key: [] for key in results}
+    values: dict[Key, list[float]] = {key: [] for key in results}
     for _ in range(options.rounds):
-        for library, result in results.items():
-            if "error" in result or sum(times[library]) > options.budget:
+        for key, result in results.items():
+            if "error" in result or sum(times[key]) > options.budget:
                 continue
             try:
-                reply = workers[library].run(result["repetitions"])
+                reply = workers[key[0]].run(result["repetitions"], key[1])
             except WorkerError as error:
                 result["error"] = str(error)
                 continue
-            times[library] += reply["seconds"]
-            values[library].append(reply["value"])
-    for library, result in results.items():
-        if times[library]:
-            result["milliseconds"] = 1e3 * median(times[library])
-            result["fastest_milliseconds"] = 1e3 * min(times[library])
-            result["runs"] = len(times[library])
-            result["value"] = float(np.mean(values[library]))
+            times[key] += reply["seconds"]
+            values[key].append(reply["value"])
+    for key, result in results.items():
+        if times[key]:
+            result["milliseconds"] = 1e3 * median(times[key])
+            result["fastest_milliseconds"] = 1e3 * min(times[key])
+            result["runs"] = len(times[key])
+            result["value"] = float(np.mean(values[key]))
 
 
 def compare(
-    loss: Loss, shape: Shape, results: dict[str, dict[str, Any]], gradients: dict[str, np.ndarray]
+    loss: Loss, shape: Shape, results: dict[str, dict[str, Any]], gradients: dict[str, Any]
 ) -> None:
     """Notes how far each library is from the first that answered, which is ours if it can be."""
     measured = [library for library in results if "value" in results[library]]

@@ -33,6 +33,8 @@ LIBRARIES = {
 }
 # This library, on the two backends of Keras that it runs on.
 OURS = ("ours", "ours_jax")
+# These compile a step with XLA where they are asked to; JAX always does, and PyTorch never.
+CHOOSE_XLA = ("ours", "tensorflow_ranking", "keras_rs")
 
 
 @dataclass(frozen=True)
@@ -330,6 +332,17 @@ LOSSES = {
         tensorflow_ranking=_tensorflow_ranking("OrdinalLoss(ordinal_size=4)", TIMES_WIDTH),
         pytorch=Formula("ordinal"),
         outputs=4,
+    ),
+    # --- what each library takes to launch a step and to fetch its results
+    "empty_step": Loss(
+        "nothing: the sum of the scores",
+        Formula("lambda labels, scores: ops.sum(scores)"),
+        {
+            "tensorflow_ranking": Formula("lambda labels, scores: tf.reduce_sum(scores)"),
+            "keras_rs": Formula("lambda labels, scores: ops.sum(scores)"),
+            "rax": Formula("lambda scores, labels, where=None: jnp.sum(scores)"),
+            "pytorch": Formula("lambda scores, labels: scores.sum()"),
+        },
     ),
     # --- losses that no peer has, for the growth table
     "ranknet": _row("RankNet", "RankNetLoss()"),

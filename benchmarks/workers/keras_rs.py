@@ -15,8 +15,10 @@ def start() -> tuple[StepMaker, dict[str, str]]:
 
     from benchmarks.workers.tensorflow_step import tensorflow_step
 
+    names = {"keras_rs": keras_rs, "ops": keras.ops}
+
     def make_step(expression: str, batch: Batch, xla: bool) -> Step:
-        return tensorflow_step(eval(expression, {"keras_rs": keras_rs}), batch, xla)
+        return tensorflow_step(eval(expression, names), batch, xla)
 
     versions = {
         "keras-rs": keras_rs.__version__,

@@ -17,7 +17,7 @@ def start() -> tuple[StepMaker, dict[str, str]]:
     from tfrankloss import losses
 
     def make_step(expression: str, batch: Batch, xla: bool) -> Step:
-        return tensorflow_step(eval(expression, {"losses": losses}), batch, xla)
+        return tensorflow_step(eval(expression, {"losses": losses, "ops": keras.ops}), batch, xla)
 
     versions = {
         "tfrankloss": str(getattr(tfrankloss, "__version__", "development")),

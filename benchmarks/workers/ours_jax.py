@@ -18,7 +18,7 @@ def start() -> tuple[StepMaker, dict[str, str]]:
 
     def make_step(expression: str, batch: Batch, xla: bool) -> Step:
         del xla
-        loss = eval(expression, {"losses": losses})
+        loss = eval(expression, {"losses": losses, "ops": keras.ops})
         labels, scores = jax.numpy.asarray(batch.labels), jax.numpy.asarray(batch.scores)
 
         @jax.jit

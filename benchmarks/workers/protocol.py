@@ -4,10 +4,12 @@
 |---|---|
 | (start) | ``{"library", "versions"}`` |
 | ``{"loss", "library", "batch", "width", "ragged", "xla", "seed"}`` | ``{"warm_up_seconds"}`` |
-| ``{"run": repetitions}`` | ``{"seconds": [...], "value"}``, the mean value over the runs |
-| ``{"gradient": true}`` | ``{"value", "gradient"}``, the gradient in base64, float32 |
-| ``{"memory": true}`` | ``{"extra_megabytes", "method"}`` of one more step |
+| ``{"run": repetitions, "xla"}`` | ``{"seconds": [...], "value"}``, the mean value over the runs |
+| ``{"gradient": true, "xla"}`` | ``{"value", "gradient"}``, the gradient in base64, float32 |
+| ``{"memory": true, "xla"}`` | ``{"extra_megabytes", "method"}`` of one more step |
+| ``{"forget": true}`` | ``{}``; what was prepared is gone |
 
+A worker keeps two steps, one with XLA around it and one without, of which ``xla`` chooses one.
 Whatever fails is answered with ``{"error": reason}``. Text that a library prints goes to standard
 error, so that it cannot break the protocol.
 """
@@ -126,26 +128,30 @@ def _value_and_gradient(step: Step) -> tuple[float, np.ndarray]:
 
 
 class Server:
-    """The state of one worker: the step that was prepared last."""
+    """The state of one worker: the steps that were prepared, with XLA around them or without."""
 
     def __init__(self, make_step: StepMaker) -> None:
         self._make_step = make_step
-        self._step: Step | None = None
+        self._steps: dict[bool, Step] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to one request."""
         if "loss" in request:
             return self._prepare(request)
-        if self._step is None:
+        if "forget" in request:
+            self._steps.clear()
+            return {}
+        step = self._steps.get(request.get("xla", True))
+        if step is None:
             raise ValueError(f"A loss must be prepared first. Received: {request}")
         if "run" in request:
-            return _run(self._step, int(request["run"]))
+            return _run(step, int(request["run"]))
         if "gradient" in request:
-            value, gradient = _value_and_gradient(self._step)
+            value, gradient = _value_and_gradient(step)
             encoded = base64.b64encode(gradient.tobytes()).decode("ascii")
             return {"value": value, "gradient": encoded}
         if "memory" in request:
-            return measure_memory(self._step)
+            return measure_memory(step)
         raise ValueError(f"Unknown request. Received: {request}")
 
     def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -155,12 +161,13 @@ class Server:
         formula = loss.formula(request["library"])
         shape = Shape(request["batch"], request["width"], request.get("ragged", False))
         batch = make_batch(shape, request.get("seed", 0), loss.labels, loss.outputs)
-        self._step = None  # frees the step before
+        xla = bool(request.get("xla", True))
+        self._steps.pop(xla, None)  # frees the step before
         start = time.perf_counter()
-        step = self._make_step(formula.expression, batch, bool(request.get("xla", True)))
+        step = self._make_step(formula.expression, batch, xla)
         for _ in range(request.get("warm_up_steps", 2)):
             step()
-        self._step = step
+        self._steps[xla] = step
         return {"warm_up_seconds": time.perf_counter() - start}
 
 

@@ -31,6 +31,7 @@ def start() -> tuple[StepMaker, dict[str, str]]:
         return lambda labels, scores: loss(labels, scores, {})
 
     names = {
+        "tf": tf,
         "tfr": tfr,
         "with_normalized_labels": with_normalized_labels,
         "outside_keras": outside_keras,
