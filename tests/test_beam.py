@@ -45,7 +45,7 @@ def test_a_hundred_files(parts: Parts, tmp_path: Path) -> None:
     check_contents(tmp_path / "one", parts)
     expected = contents(tmp_path / "alone")
     assert sorted(expected) == [
-        *(f"records-0000{shard}-of-00004.tfrecord" for shard in range(4)),
+        *(f"records-0000{n}-of-00004.{kind}" for n in range(4) for kind in ("index", "tfrecord")),
         "records.json",
         "rejected.jsonl",
     ]
