@@ -157,7 +157,7 @@ class Records:
         Shuffled, files are read in another order in every epoch, several at a time, lists are drawn
         from a buffer, and sizes come in any order; the same seed gives the same order. The sizes
         that lists are padded to come from the lengths of all files, so that they are the same in
-        all shards. In memory are the lists of the buffer and a few batches.
+        all shards. In memory are the index of the lists, those of the buffer, and a few batches.
 
         Args:
             shuffle_buffer: number of lists, of all sizes, among which the next ones are drawn; for
