@@ -423,9 +423,11 @@ def test_a_file_that_goes_away(tmp_path: Path) -> None:
     data.write_records(web_like(6), tmp_path, shards=2)
     records = data.open_records(tmp_path)
     dataset = records.to_dataset(batch_size=4)
+    remote = data.open_records(f"file://{tmp_path}").to_dataset(batch_size=4)
     (tmp_path / records.files[1]["name"]).unlink()
-    with pytest.raises(Exception, match="records-00001-of-00002.tfrecord cannot be read"):
-        list(dataset)
+    for given in (dataset, remote):
+        with pytest.raises(Exception, match="records-00001-of-00002.tfrecord cannot be read"):
+            list(given)
     with pytest.raises(OSError, match="records-00001-of-00002.tfrecord cannot be read"):
         records.to_ranking_data()
 
@@ -445,6 +447,7 @@ def test_damage(tmp_path: Path) -> None:
     records = data.open_records(folder)  # of the same size: seen when it is read
     for read in (
         lambda: list(records.to_dataset(batch_size=8)),
+        lambda: list(data.open_records(f"file://{folder}").to_dataset(batch_size=8)),
         records.to_ranking_data,
         lambda: list(records.discard_without_relevant().to_dataset()),
     ):
@@ -453,9 +456,13 @@ def test_damage(tmp_path: Path) -> None:
         ):
             read()
     folder = copy("cut")
+    opened = [data.open_records(f"{place}{folder}") for place in ("", "file://")]
     (folder / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match=f"cut/{name} is truncated or damaged: it has"):
         data.open_records(folder)
+    for records in opened:
+        with pytest.raises(ValueError, match=f"cut/{name} is damaged: it ends too soon"):
+            records.to_ranking_data()
     folder = copy("missing")
     (folder / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"is missing: .*missing/{name}"):
@@ -497,7 +504,10 @@ def test_a_damaged_index(tmp_path: Path, damage: str) -> None:
 def test_every_list_once_in_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: int, options: dict[str, Any]
 ) -> None:
-    """With weights, and without lists that have no relevant document, from many small chunks."""
+    """With weights, and without lists that have no relevant document, from many small chunks.
+
+    Once from files that are mapped into memory, and once as those of other file systems are read.
+    """
     monkeypatch.setattr(records_module, "SMALLEST_PART", 3)
     monkeypatch.setattr(record_lists, "CHUNK", 1 << 11)
     given = web_like(90, seed=4)
@@ -509,7 +519,8 @@ def test_every_list_once_in_an_epoch(
     records = data.open_records(tmp_path).discard_without_relevant()
     wanted = given.discard_without_relevant()
     dataset = records.to_dataset(batch_size=8, seed=2, shuffle_buffer=buffer, **options)
-    again = records.to_dataset(batch_size=8, seed=2, shuffle_buffer=buffer, **options)
+    remote = data.open_records(f"file://{tmp_path}").discard_without_relevant()
+    again = remote.to_dataset(batch_size=8, seed=2, shuffle_buffer=buffer, **options)
     orders = []
     for _ in range(2):
         seen: list[int] = []
@@ -534,7 +545,10 @@ def test_every_list_once_in_an_epoch(
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_what_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool) -> None:
+@pytest.mark.parametrize("place", ["", "file://"])
+def test_what_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool, place: str
+) -> None:
     """Each byte is read once in an epoch, and forgotten when its lists were taken."""
     monkeypatch.setattr(record_lists, "CHUNK", 1 << 14)
     generator = np.random.default_rng(0)
@@ -542,18 +556,18 @@ def test_what_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuf
         generator.random((20_000, 25)), generator.integers(0, 3, 20_000), np.arange(20_000) // 10
     )
     data.write_records(given, tmp_path, shards=4)
-    records = data.open_records(tmp_path)
+    records = data.open_records(f"{place}{tmp_path}")
     counted, held, most = [], [0], [0]
     read, chunks = record_lists.Lists.read, []
     load, begin = record_lists.Chunks.load, record_lists.Chunks.begin
 
-    def read_and_count(self: Any, first: int, last: int) -> bytes:
+    def read_and_count(self: Any, first: int, last: int) -> Any:
         counted.append((first, last))
         return read(self, first, last)
 
     def load_and_count(self: Any, numbers: Any) -> None:
         load(self, numbers)
-        held[0] = sum(map(len, list(self._held.values())))
+        held[0] = sum(len(content()) for content in self._held.values())
         most[0] = max(most[0], held[0])
 
     def begin_and_keep(self: Any) -> None:

@@ -1,6 +1,6 @@
 """Reading record files: all batches of an epoch are planned before, from the index of the lists.
 
-A thread reads chunks of the files that the next batches need, another one copies their lists into
+Chunks of the files are read ahead, as the next batches need them, and their lists are copied into
 padded arrays.
 """
 
@@ -189,14 +189,15 @@ class Records:
         chunk = lists.chunks(lists.stretch)
         for numbers in np.split(np.arange(len(lists)), np.flatnonzero(np.diff(chunk)) + 1):
             first = int(numbers[0])
-            content = lists.read(first, int(numbers[-1]))
+            content = lists.read(first, int(numbers[-1]))()
             for number in numbers.tolist():
                 rows = slice(*splits[number : number + 2].tolist())
-                record = lists.record(number, content, first)
-                features[rows], labels[rows], of_list = lists.rows(number, record)
+                features[rows], labels[rows], of_list = lists.rows(number, content, first)
                 if weights is not None:
                     weights[rows] = of_list
-                columns = tf.train.Example.FromString(record.tobytes()).features.feature
+                columns = tf.train.Example.FromString(
+                    lists.record(number, content, first)
+                ).features.feature
                 queries += columns["query"].bytes_list.value
                 if self.schema["document_ids"]:
                     words = columns["documents"].bytes_list.value
@@ -332,24 +333,16 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
         batches = _batches(groups, plan, buffer, epoch)
         return batches, Chunks(lists, chunk, np.concatenate([x.queries for x in batches]))
 
-    def load(epoch: np.int64, place: np.int64) -> list[np.int64]:
+    def make(epoch: np.int64, place: np.int64) -> list[np.ndarray]:
         batches, chunks = planned(int(epoch))
         if place == 0:  # the epoch may have been before, and not to its end
             chunks.begin()
-        chunks.load(batches[int(place)].queries)
-        return [epoch, place]
-
-    def make(epoch: np.int64, place: np.int64) -> list[np.ndarray]:
-        batches, chunks = planned(int(epoch))
-        found = arrays(chunks.take, columns, batches[int(place)], plan, int(epoch))
+        for batch in batches[place + AHEAD if place else 0 : place + AHEAD + 1]:
+            chunks.load(batch.queries)
+        found = arrays(chunks.take, columns, batches[place], plan, int(epoch))
         return tf.nest.flatten(element(plan, found))
 
-    number = tf.TensorSpec([], tf.int64)
-    # One thread reads, a few batches ahead; two compare checksums and copy, which takes longer.
-    loaded = numbered(plan, count).map(lambda *x: from_python(load, [*x], (number, number)))
-    dataset = loaded.prefetch(AHEAD).map(
-        lambda *x: from_python(make, [*x], specs), num_parallel_calls=2, deterministic=True
-    )
+    dataset = numbered(plan, count).map(lambda *x: from_python(make, [*x], specs))
     return finished(dataset, plan, count)
 
 
