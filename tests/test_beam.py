@@ -45,7 +45,7 @@ def test_a_hundred_files(parts: Parts, tmp_path: Path) -> None:
     check_contents(tmp_path / "one", parts)
     expected = contents(tmp_path / "alone")
     assert sorted(expected) == [
-        *(f"records-0000{shard}-of-00004.tfrecord" for shard in range(4)),
+        *(f"records-0000{n}-of-00004.{kind}" for n in range(4) for kind in ("index", "tfrecord")),
         "records.json",
         "rejected.jsonl",
     ]
@@ -84,7 +84,7 @@ def test_killed_conversion(tmp_path: Path) -> None:
     assert process.exitcode == -signal.SIGKILL
     assert not list((tmp_path / "temporary").rglob("*records-*"))
     left = [path.name for path in (tmp_path / "out").iterdir()]
-    assert len(left) == 1 and left[0].endswith(".partial")
+    assert len(left) == 2 and all(name.endswith(".partial") for name in left)  # and its index
     with pytest.raises(ValueError, match="new or empty.*out with parts of a conversion"):
         data.write_records(tmp_path / "data.txt", tmp_path / "out", **RUNNER)
 

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,14 @@ from tests.letor_parts import Parts, write_parts
 from tests.test_batches import documents, web_like
 from tfrankloss import config, data, train
 from tfrankloss.cli import main
-from tfrankloss.data import LetorFormatError, RankingData, parsing, record_writer, statistics
+from tfrankloss.data import (
+    LetorFormatError,
+    RankingData,
+    parsing,
+    record_lists,
+    record_writer,
+    statistics,
+)
 from tfrankloss.data import records as records_module
 
 
@@ -183,7 +192,7 @@ def test_killed_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(Killed):
             data.write_records(web_like(9), tmp_path / "out", shards=2)
     left = list(tmp_path.iterdir())
-    assert len(left) == 1 and len(list(left[0].glob("records-*"))) == 2
+    assert len(left) == 1 and len(list(left[0].glob("records-*"))) == 4
     for place in (tmp_path / "out", left[0]):
         with pytest.raises(FileNotFoundError, match="no complete record files"):
             data.open_records(place)
@@ -414,9 +423,11 @@ def test_a_file_that_goes_away(tmp_path: Path) -> None:
     data.write_records(web_like(6), tmp_path, shards=2)
     records = data.open_records(tmp_path)
     dataset = records.to_dataset(batch_size=4)
+    remote = data.open_records(f"file://{tmp_path}").to_dataset(batch_size=4)
     (tmp_path / records.files[1]["name"]).unlink()
-    with pytest.raises(Exception, match="records-00001-of-00002.tfrecord cannot be read"):
-        list(dataset)
+    for given in (dataset, remote):
+        with pytest.raises(Exception, match="records-00001-of-00002.tfrecord cannot be read"):
+            list(given)
     with pytest.raises(OSError, match="records-00001-of-00002.tfrecord cannot be read"):
         records.to_ranking_data()
 
@@ -436,15 +447,22 @@ def test_damage(tmp_path: Path) -> None:
     records = data.open_records(folder)  # of the same size: seen when it is read
     for read in (
         lambda: list(records.to_dataset(batch_size=8)),
+        lambda: list(data.open_records(f"file://{folder}").to_dataset(batch_size=8)),
         records.to_ranking_data,
         lambda: list(records.discard_without_relevant().to_dataset()),
     ):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s)damaged.*flipped/{name}"):
+        with pytest.raises(
+            (tf.errors.InvalidArgumentError, ValueError), match=f"flipped/{name} is damaged"
+        ):
             read()
     folder = copy("cut")
+    opened = [data.open_records(f"{place}{folder}") for place in ("", "file://")]
     (folder / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match=f"cut/{name} is truncated or damaged: it has"):
         data.open_records(folder)
+    for records in opened:
+        with pytest.raises(ValueError, match=f"cut/{name} is damaged: it ends too soon"):
+            records.to_ranking_data()
     folder = copy("missing")
     (folder / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"is missing: .*missing/{name}"):
@@ -457,6 +475,143 @@ def test_damage(tmp_path: Path) -> None:
     schema.write_text('{"format": 99}')
     with pytest.raises(ValueError, match="is not of this version"):
         data.open_records(folder)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped"])
+def test_a_damaged_index(tmp_path: Path, damage: str) -> None:
+    data.write_records(web_like(30), tmp_path, shards=2)
+    records = data.open_records(tmp_path)
+    path = tmp_path / "records-00001-of-00002.index"
+    content = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+        with pytest.raises(FileNotFoundError, match=f"is missing: {path}"):
+            data.open_records(tmp_path)
+    elif damage == "short":
+        path.write_bytes(content[:-1])
+    else:
+        content[-5] ^= 1
+        path.write_bytes(content)
+    text = "cannot be read" if damage == "missing" else "is damaged: convert the data again"
+    for read in (records.to_dataset, records.to_ranking_data):
+        with pytest.raises((OSError, ValueError), match=f"The index {path} {text}") as raised:
+            read()
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("buffer", [1, 5, 10_000])
+@pytest.mark.parametrize("options", [{}, {"list_size": 64}], ids=str)
+def test_every_list_once_in_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: int, options: dict[str, Any]
+) -> None:
+    """With weights, and without lists that have no relevant document, from many small chunks.
+
+    Once from files that are mapped into memory, and once as those of other file systems are read.
+    """
+    monkeypatch.setattr(records_module, "SMALLEST_PART", 3)
+    monkeypatch.setattr(record_lists, "CHUNK", 1 << 11)
+    given = web_like(90, seed=4)
+    lists = np.repeat(np.arange(90), given.lengths)
+    labels = given.labels * (lists % 4 > 0)
+    weights = np.arange(len(labels), dtype=np.float32)
+    given = RankingData(given.features, labels, given.row_splits, given.query_ids, weights=weights)
+    data.write_records(given, tmp_path, shards=3)
+    records = data.open_records(tmp_path).discard_without_relevant()
+    wanted = given.discard_without_relevant()
+    dataset = records.to_dataset(batch_size=8, seed=2, shuffle_buffer=buffer, **options)
+    remote = data.open_records(f"file://{tmp_path}").discard_without_relevant()
+    again = remote.to_dataset(batch_size=8, seed=2, shuffle_buffer=buffer, **options)
+    orders = []
+    for _ in range(2):
+        seen: list[int] = []
+        for (inputs, found, weight), same in zip(dataset, again, strict=True):
+            inside = found.numpy() >= 0
+            rows = inputs["features"].numpy()[..., 0].astype(int)[inside]
+            np.testing.assert_array_equal(found.numpy()[inside], labels[rows])
+            np.testing.assert_array_equal(weight.numpy()[inside], rows)
+            np.testing.assert_array_equal(same[1].numpy(), found.numpy())
+            np.testing.assert_array_equal(same[2].numpy(), weight.numpy())
+            seen += rows.tolist()
+        counts = np.unique(lists[seen], return_counts=True)
+        kept = np.minimum(wanted.lengths, options.get("list_size", np.inf))
+        assert [x.tolist() for x in counts] == [wanted.query_ids.tolist(), kept.tolist()]
+        assert len(set(seen)) == len(seen)
+        best = [
+            np.sort(one.labels)[::-1][:size].sum() for one, size in zip(wanted, kept.astype(int))
+        ]
+        assert labels[seen].sum() == sum(best)  # cut lists keep the highest labels
+        orders.append(lists[seen].tolist())
+    assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("place", ["", "file://"])
+def test_what_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool, place: str
+) -> None:
+    """Each byte is read once in an epoch, and forgotten when its lists were taken."""
+    monkeypatch.setattr(record_lists, "CHUNK", 1 << 14)
+    generator = np.random.default_rng(0)
+    given = RankingData.from_arrays(
+        generator.random((20_000, 25)), generator.integers(0, 3, 20_000), np.arange(20_000) // 10
+    )
+    data.write_records(given, tmp_path, shards=4)
+    records = data.open_records(f"{place}{tmp_path}")
+    counted, held, most = [], [0], [0]
+    read, chunks = record_lists.Lists.read, []
+    load, begin = record_lists.Chunks.load, record_lists.Chunks.begin
+
+    def read_and_count(self: Any, first: int, last: int) -> Any:
+        counted.append((first, last))
+        return read(self, first, last)
+
+    def load_and_count(self: Any, numbers: Any) -> None:
+        load(self, numbers)
+        held[0] = sum(len(content()) for content in self._held.values())
+        most[0] = max(most[0], held[0])
+
+    def begin_and_keep(self: Any) -> None:
+        chunks.append(self)
+        begin(self)
+
+    monkeypatch.setattr(record_lists.Lists, "read", read_and_count)
+    monkeypatch.setattr(record_lists.Chunks, "load", load_and_count)
+    monkeypatch.setattr(record_lists.Chunks, "begin", begin_and_keep)
+    dataset = records.to_dataset(batch_size=8, shuffle=shuffle, shuffle_buffer=64, repeat=True)
+    batches = len(records) // 8
+    for _ in dataset.take(batches):
+        pass
+    first_epoch = counted[: len(set(counted))]
+    assert len(set(first_epoch)) == len(first_epoch)
+    assert sum(last + 1 - first for first, last in first_epoch) == len(records)
+    list_bytes = 10 * 26 * 4 + 100
+    # The lists of the buffer, those of eight parts that are read in turns, and the batches ahead.
+    ahead = (records_module.AHEAD + 4) * 8 * (1 << 14) if shuffle else 8 * (1 << 14)
+    assert most[0] <= 64 * list_bytes + 2 * records_module.CYCLE * (1 << 14) + ahead
+    assert most[0] < 0.3 * sum(file["bytes"] for file in records.files)
+    finished = list(records.to_dataset(batch_size=8, shuffle=shuffle))
+    assert len(finished) == batches and not chunks[-1]._held
+    # The same epoch again, after one that was not read to its end.
+    counted.clear()
+    for _ in range(2):
+        for _ in dataset.take(batches // 2):
+            pass
+    assert len(counted) <= 2 * (len(first_epoch) // 2 + len(first_epoch) // 4 + 32)
+
+
+def test_a_program_that_stops_in_the_middle(tmp_path: Path) -> None:
+    """It ends, though batches are being read ahead."""
+    data.write_records(web_like(300), tmp_path, shards=2)
+    program = (
+        "import sys\n"
+        "from tfrankloss import data\n"
+        "records = data.open_records(sys.argv[1])\n"
+        "for given in (records, records.to_ranking_data()):\n"
+        "    batches = iter(given.to_dataset(batch_size=4, repeat=True))\n"
+        "    next(batches)\n"
+    )
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=120)
 
 
 def test_parts_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

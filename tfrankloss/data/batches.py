@@ -1,10 +1,13 @@
 """Padded batches of lists of similar length, for `model.fit`."""
 
+import atexit
 import functools
 import itertools
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -180,28 +183,44 @@ def list_sizes(lengths: np.ndarray, most: int = MOST_SIZES) -> list[int]:
     return chosen[::-1]
 
 
-def arrays(data: "RankingData", batch: Batch, plan: BatchPlan, epoch: int = 0) -> dict[str, Any]:
-    """Features, mask, labels and weights of a batch, padded."""
+# The features, labels and weights of a list.
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+
+def arrays(
+    rows_of: Callable[[int], Rows],
+    columns: tuple[int, bool],
+    batch: Batch,
+    plan: BatchPlan,
+    epoch: int = 0,
+) -> dict[str, Any]:
+    """Features, mask, labels and weights of a batch, padded.
+
+    Args:
+        rows_of: gives the arrays of a list by its number.
+        columns: the number of features, and whether there are weights.
+        batch: which lists.
+        plan: how they are cut.
+        epoch: by whose number documents are drawn where lists are cut.
+    """
+    num_features, weighted = columns
     shape = (batch.lists, batch.size)
-    features = np.empty((*shape, data.num_features), np.float32)
+    features = np.empty((*shape, num_features), np.float32)
     mask = np.zeros(shape, mask_type(plan))
     labels = np.full(shape, -1.0, np.float32)
-    weights = None if data.weights is None else np.zeros(shape, np.float32)
+    weights = np.zeros(shape, np.float32) if weighted else None
     for place, query in enumerate(batch.queries.tolist()):
-        start, end = data.row_splits[query : query + 2].tolist()
-        rows: Any = slice(start, end)
-        length = end - start
-        if length > batch.size:
-            length = batch.size
-            rows = slice(start, start + length)
-            if plan.truncate == "relevant":
-                rows = start + _relevant_first(data.labels[start:end], length, plan, epoch, query)
-        features[place, :length] = data.features[rows]
+        rows = rows_of(query)
+        length = min(len(rows[1]), batch.size)
+        kept: Any = slice(length)
+        if length < len(rows[1]) and plan.truncate == "relevant":
+            kept = _relevant_first(rows[1], length, plan, epoch, query)
+        features[place, :length] = rows[0][kept]
         features[place, length:] = 0.0
         mask[place, :length] = True
-        labels[place, :length] = data.labels[rows]
+        labels[place, :length] = rows[1][kept]
         if weights is not None:
-            weights[place, :length] = data.weights[rows]  # type: ignore[index]
+            weights[place, :length] = cast(np.ndarray, rows[2])[kept]
     features[len(batch.queries) :] = 0.0
     return {"features": features, "mask": mask, "labels": labels, "weights": weights}
 
@@ -229,16 +248,31 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
     first = batches(data, plan)
     check_batches(plan, len(first), len(data), sizes_of(data.lengths, plan), data.lengths.max())
     batches_of = functools.lru_cache(maxsize=2)(lambda epoch: batches(data, plan, epoch))
+    rows_of = functools.partial(_rows_of, data)
+    columns = (data.num_features, data.weights is not None)
+    specs = element(plan, element_specs(plan, *columns))
 
     def make(epoch: np.int64, place: np.int64) -> list[np.ndarray]:
         batch = plan.of_worker(batches_of(int(epoch))[int(place)])
-        return tf.nest.flatten(element(plan, arrays(data, batch, plan, int(epoch))))
+        return tf.nest.flatten(element(plan, arrays(rows_of, columns, batch, plan, int(epoch))))
 
-    specs = element(plan, element_specs(plan, data.num_features, data.weights is not None))
-    places = tf.data.Dataset.range(len(first))
-    dataset = epochs(plan).flat_map(lambda epoch: places.map(lambda place: (epoch, place)))
-    dataset = dataset.map(lambda epoch, place: from_python(make, [epoch, place], specs))
+    dataset = numbered(plan, len(first))
+    dataset = dataset.map(lambda *place: from_python(make, [*place], specs))
     return finished(dataset, plan, len(first))
+
+
+def _rows_of(data: "RankingData", query: int) -> Rows:
+    rows = slice(*data.row_splits[query : query + 2].tolist())
+    weights = None if data.weights is None else data.weights[rows]
+    return data.features[rows], data.labels[rows], weights
+
+
+def numbered(plan: BatchPlan, count: int) -> "tf.data.Dataset":
+    """The numbers of the epoch and of the batch in it, for all `count` of them."""
+    import tensorflow as tf
+
+    places = tf.data.Dataset.range(count)
+    return epochs(plan).flat_map(lambda epoch: places.map(lambda place: (epoch, place)))
 
 
 def epochs(plan: BatchPlan) -> "tf.data.Dataset":
@@ -263,9 +297,43 @@ def from_python(function: Callable[..., Any], arguments: list[Any], specs: Any) 
     import tensorflow as tf
 
     flat = tf.nest.flatten(specs)
-    values = tf.numpy_function(function, arguments, [spec.dtype for spec in flat])
+    called = functools.partial(_CALLS.run, function)
+    values = tf.numpy_function(called, arguments, [spec.dtype for spec in flat])
     values = [tf.ensure_shape(x, spec.shape) for x, spec in zip(values, flat, strict=True)]
     return tf.nest.pack_sequence_as(specs, values)
+
+
+class _Calls:
+    """Calls into Python from the threads of datasets.
+
+    One that comes while Python ends never returns, and TensorFlow waits for it: a program that has
+    not read a dataset to its end would hang. So the end waits until all that is read ahead is.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = self._ended = 0
+        atexit.register(self._wait)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function."""
+        with self._lock:
+            self._begun += 1
+        try:
+            return function(*arguments)
+        finally:
+            with self._lock:
+                self._ended += 1
+
+    def _wait(self, seconds: float = 10.0, still: float = 0.05) -> None:
+        end = time.monotonic() + seconds
+        begun = -1
+        while (begun != self._begun or begun != self._ended) and time.monotonic() < end:
+            begun = self._begun
+            time.sleep(still if begun else 0.0)
+
+
+_CALLS = _Calls()
 
 
 def check_batches(
@@ -343,10 +411,11 @@ def predict(data: "RankingData", model: Any, max_documents: int) -> np.ndarray:
 
     longest = int(data.lengths.max(initial=1)) + MULTIPLE
     plan = BatchPlan(max_documents=max(max_documents, longest), shuffle=False)
+    rows_of = functools.partial(_rows_of, data)
     named = isinstance(getattr(model, "input", None), dict)
     result: np.ndarray | None = None
     for batch in batches(data, plan) if len(data) else []:
-        parts = arrays(data, batch, plan)
+        parts = arrays(rows_of, (data.num_features, False), batch, plan)
         inputs = {"features": parts["features"], "mask": parts["mask"]}
         outputs = model(inputs if named else parts["features"], training=False)
         scores = keras.ops.convert_to_numpy(outputs)

@@ -143,8 +143,9 @@ def write_shard(
     ]
     lists.sort(key=lambda x: sort_key(x[0], len(x[1].labels), float(x[1].labels.max())))
     name = record_files.file_name(shard, shards)
-    with _publishing(folder, name) as path:
-        file, sample = record_files.write_file(path, name, lists, found[1])
+    index_name = record_files.index_name(name)
+    with _publishing(folder, name) as path, _publishing(folder, index_name) as index:
+        file, sample = record_files.write_file(path, index, name, lists, found[1])
     yield file
     yield TaggedOutput("samples", sample)
 

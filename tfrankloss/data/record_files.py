@@ -1,6 +1,7 @@
 """Record files: whole lists in TFRecord files, with what is known of them in JSON beside them.
 
 FOLDER/records-00000-of-00016.tfrecord   a `tf.train.Example` for each list, see `serialize`
+FOLDER/records-00000-of-00016.index      where they are in it, see `INDEX`; an array of NumPy
 FOLDER/records.json                      the schema: numbers, histograms, statistics, files
 FOLDER/rejected.jsonl                    lines that could not be read, where there are any
 
@@ -12,6 +13,7 @@ and in however many pieces it is converted; and a reader finds lists of similar 
 
 import fnmatch
 import hashlib
+import io
 import json
 import zlib
 from collections import Counter
@@ -27,11 +29,23 @@ from tfrankloss.data.parsing import WHOLE_NUMBER, Loaded, Options
 from tfrankloss.data.reader import align
 from tfrankloss.data.statistics import FeatureStatistics, Sample, merge_statistics
 
-FORMAT = 1
+FORMAT = 2
 SCHEMA = "records.json"
 REJECTED = "rejected.jsonl"
-# Bytes of a TFRecord file that stand around each record.
-FRAME = 16
+# Bytes of a TFRecord file that stand before and after each record.
+HEADER, FOOTER = 12, 4
+# A record, and the arrays in it: with these numbers a reader needs to parse nothing.
+INDEX = np.dtype(
+    [
+        ("offset", "<i8"),  # of the record in the file
+        ("bytes", "<i4"),
+        ("checksum", "<u4"),  # CRC-32 of the record
+        ("length", "<i4"),  # of the list
+        ("features", "<i4"),  # the first byte in the record
+        ("labels", "<i4"),
+        ("weights", "<i4"),  # -1 where there are none
+    ]
+)
 # More different labels than these are not counted.
 MOST_LABELS = 1000
 
@@ -62,9 +76,14 @@ def file_name(shard: int, shards: int) -> str:
     return f"records-{shard:05d}-of-{shards:05d}.tfrecord"
 
 
+def index_name(name: str) -> str:
+    """The name of the index of a record file."""
+    return name.removesuffix(".tfrecord") + ".index"
+
+
 def is_file_name(path: str) -> bool:
-    """Whether a record file has this name, or one that is being written."""
-    return fnmatch.fnmatch(path, "*records-*-of-*.tfrecord*")
+    """Whether a record file or its index has this name, or one that is being written."""
+    return any(fnmatch.fnmatch(path, f"*records-*-of-*.{x}*") for x in ("tfrecord", "index"))
 
 
 def query_key(query: str) -> int:
@@ -111,9 +130,6 @@ def serialize(query: str, piece: Piece) -> bytes:
     """
     import tensorflow as tf
 
-    def raw(values: np.ndarray) -> Any:
-        return words([np.ascontiguousarray(values, "<f4").tobytes()])
-
     def words(values: list[bytes]) -> Any:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
@@ -121,24 +137,32 @@ def serialize(query: str, piece: Piece) -> bytes:
     columns = {
         "query": words([query.encode()]),
         "length": tf.train.Feature(int64_list=length),
-        "features": raw(piece.features),
-        "labels": raw(piece.labels),
     }
-    if piece.weights is not None:
-        columns["weights"] = raw(piece.weights)
+    columns |= {name: words([values]) for name, values in _raw(piece).items()}
     if piece.documents is not None and any(piece.documents):
         columns["documents"] = words([name.encode() for name in piece.documents.tolist()])
     example = tf.train.Example(features=tf.train.Features(feature=columns))
     return example.SerializeToString(deterministic=True)
 
 
+def _raw(piece: Piece) -> dict[str, bytes]:
+    """The arrays of a list as bytes."""
+    arrays = {"features": piece.features, "labels": piece.labels, "weights": piece.weights}
+    return {
+        name: np.ascontiguousarray(values, "<f4").tobytes()
+        for name, values in arrays.items()
+        if values is not None
+    }
+
+
 def write_file(
-    path: Path, name: str, lists: Iterable[tuple[str, Piece]], num_features: int
+    path: Path, index: Path, name: str, lists: Iterable[tuple[str, Piece]], num_features: int
 ) -> tuple[RecordFile, Sample]:
     """Writes lists in their order; returns what the schema needs, and a sample of documents.
 
     Args:
         path: where to write.
+        index: where to write the index.
         name: the name that the file will have.
         lists: query ids, and their documents with all columns, in the order of `sort_key`.
         num_features: number of features.
@@ -149,21 +173,20 @@ def write_file(
     lengths: Counter[int] = Counter()
     relevant: Counter[int] = Counter()
     labels: Counter[str] | None = Counter()
-    segments: list[list[int]] = []
-    checksum, highest, offset = 0, 0.0, 0
+    rows: list[tuple[int, ...]] = []
+    highest, offset = 0.0, 0
     whole_numbers, documents, weights = True, False, False
     with tf.io.TFRecordWriter(str(path)) as file:
         for query, piece in lists:
             record = serialize(query, piece)
             file.write(record)
-            checksum = zlib.crc32(record, checksum)
             length, maximum = len(piece.labels), float(piece.labels.max())
-            irrelevant, size, key, _ = sort_key(query, length, maximum)
-            statistics.add(key, piece.features)
-            if not segments or segments[-1][:2] != [int(not irrelevant), size]:
-                segments.append([int(not irrelevant), size, 0, offset])
-            segments[-1][2] += 1
-            offset += FRAME + len(record)
+            # Wherever these bytes are found, they are the array.
+            found = {name: record.index(values) for name, values in _raw(piece).items()}
+            places = (found["features"], found["labels"], found.get("weights", -1))
+            rows.append((offset + HEADER, len(record), zlib.crc32(record), length, *places))
+            offset += HEADER + len(record) + FOOTER
+            statistics.add(query_key(query), piece.features)
             lengths[length] += 1
             relevant[length] += maximum > 0
             highest = max(highest, maximum)
@@ -175,17 +198,19 @@ def write_file(
             whole_numbers = whole_numbers and WHOLE_NUMBER.fullmatch(query.encode()) is not None
             documents = documents or (piece.documents is not None and any(piece.documents))
             weights = weights or piece.weights is not None
+    table = io.BytesIO()
+    np.save(table, np.array(rows, INDEX))
+    index.write_bytes(table.getvalue())
     entry = {
         "name": name,
         "queries": lengths.total(),
         "documents": sum(length * count for length, count in lengths.items()),
         "bytes": path.stat().st_size,
-        "checksum": checksum,
+        # Of the index, which has those of the records.
+        "checksum": zlib.crc32(table.getvalue()),
         "max_label": highest,
         "lengths": {str(length): lengths[length] for length in sorted(lengths)},
         "relevant": {str(length): relevant[length] for length in sorted(+relevant)},
-        # Lists with and without a relevant document, by length rounded up: number, first byte.
-        "segments": segments,
     }
     numbers, sample = statistics.finish()
     return RecordFile(entry, labels, whole_numbers, bool(documents), weights, numbers), sample

@@ -242,7 +242,10 @@ def _write_split(
 
         for shard, queries in enumerate(contents):
             name = record_files.file_name(shard, shards)
-            file, sample = record_files.write_file(folder / name, name, lists(queries), columns[1])
+            index = folder / record_files.index_name(name)
+            file, sample = record_files.write_file(
+                folder / name, index, name, lists(queries), columns[1]
+            )
             written.append(file)
             samples.append(sample)
     rejected = [record_files.rejected_line(name, x) for name, file in files for x in file.rejected]

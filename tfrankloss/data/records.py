@@ -1,46 +1,51 @@
-"""Reading record files: a pipeline of batches in TensorFlow's own operations.
+"""Reading record files: all batches of an epoch are planned before, from the index of the lists.
 
-Records stay bytes until a batch of them is complete; then one operation for each array reads and
-pads all of its lists.
+Chunks of the files are read ahead, as the next batches need them, and their lists are copied into
+padded arrays.
 """
 
 import fnmatch
+import functools
 import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tfrankloss.data.batches import (
+    Batch,
     BatchPlan,
+    arrays,
     check_batches,
     element,
     element_specs,
-    epochs,
     finished,
     from_python,
     make_plan,
+    numbered,
     sizes_of,
 )
 from tfrankloss.data.parsing import query_names
 from tfrankloss.data.ranking_data import RankingData, check_shard, splits_of
-from tfrankloss.data.record_files import FORMAT, SCHEMA, merge_histograms
+from tfrankloss.data.record_files import FORMAT, SCHEMA, index_name, merge_histograms
+from tfrankloss.data.record_lists import Chunks, Lists
 from tfrankloss.options import check_choice, check_integer
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Files that are read in turns for each size when lists are shuffled, and the bytes read at once.
+# Parts of files that are read in turns for each size when lists are shuffled.
 CYCLE = 8
-BUFFER = 1 << 18
 # Into how many parts the lists of one size in a file are divided, and how many lists these have.
 MOST_PARTS = 8
 SMALLEST_PART = 64
 # Lists among which the next one is drawn.
 SHUFFLE_BUFFER = 1024
+# Batches whose lists are read before they are needed.
+AHEAD = 4
 SPLITS = ("train", "vali", "test")
 
 
@@ -152,7 +157,7 @@ class Records:
         Shuffled, files are read in another order in every epoch, several at a time, lists are drawn
         from a buffer, and sizes come in any order; the same seed gives the same order. The sizes
         that lists are padded to come from the lengths of all files, so that they are the same in
-        all shards. In memory are the lists of the buffer and a few batches.
+        all shards. In memory are the index of the lists, those of the buffer, and a few batches.
 
         Args:
             shuffle_buffer: number of lists, of all sizes, among which the next ones are drawn; for
@@ -172,44 +177,37 @@ class Records:
         """All of it in memory, file by file; for validation data."""
         import tensorflow as tf
 
-        _check_readable(self)
-        rows = self.num_documents
-        features = np.empty((rows, self.num_features), np.float32)
-        labels = np.empty(rows, np.float32)
-        weights = np.empty(rows, np.float32) if self.schema["weights"] else None
-        arrays = {"features": features.reshape(-1), "labels": labels}
-        if weights is not None:
-            arrays["weights"] = weights
-        spec: dict[str, Any] = {
-            name: tf.io.FixedLenFeature([], tf.string, "") for name in (*arrays, "query")
-        }
-        spec |= {"length": tf.io.FixedLenFeature([], tf.int64, 0)}
-        spec |= {"documents": tf.io.RaggedFeature(tf.string)}
-        lengths: list[int] = []
+        lists = Lists(self.folder, self.files, self.num_features, self.only_relevant)
+        if not len(lists):
+            raise ValueError("There are no queries to load. Received: empty data")
+        splits = splits_of(lists.index["length"].astype(np.int64))
+        features = np.empty((splits[-1], self.num_features), np.float32)
+        labels = np.empty(splits[-1], np.float32)
+        weights = np.empty(splits[-1], np.float32) if self.schema["weights"] else None
         queries: list[bytes] = []
         names: list[str] = []
-        place = dict.fromkeys(arrays, 0)
-        parts = _parts(self, 0, np.inf)
-        if not parts:
-            raise ValueError("There are no queries to load. Received: empty data")
-        for batch in _lists(parts, tf.range(len(parts)), 1).batch(256):
-            parsed = _parse(batch, spec)
-            for name, array in arrays.items():
-                values = np.frombuffer(b"".join(parsed[name].numpy().tolist()), "<f4")
-                array[place[name] : place[name] + len(values)] = values
-                place[name] += len(values)
-            new = parsed["length"].numpy().tolist()
-            lengths += new
-            queries += parsed["query"].numpy().tolist()
-            if self.schema["document_ids"]:
-                documents = parsed["documents"].to_list()
-                for length, words in zip(new, documents, strict=True):
-                    names += [word.decode() for word in words] or [""] * length
+        chunk = lists.chunks(lists.stretch)
+        for numbers in np.split(np.arange(len(lists)), np.flatnonzero(np.diff(chunk)) + 1):
+            first = int(numbers[0])
+            content = lists.read(first, int(numbers[-1]))()
+            for number in numbers.tolist():
+                rows = slice(*splits[number : number + 2].tolist())
+                features[rows], labels[rows], of_list = lists.rows(number, content, first)
+                if weights is not None:
+                    weights[rows] = of_list
+                columns = tf.train.Example.FromString(
+                    lists.record(number, content, first)
+                ).features.feature
+                queries += columns["query"].bytes_list.value
+                if self.schema["document_ids"]:
+                    words = columns["documents"].bytes_list.value
+                    count = rows.stop - rows.start
+                    names += [word.decode() for word in words] or [""] * count
         ids = query_names(queries)
         return RankingData(
             features,
             labels,
-            splits_of(np.array(lengths, np.int64)),
+            splits,
             ids if self.schema["whole_numbers"] else ids.astype(str),
             np.array(names) if self.schema["document_ids"] else None,
             weights,
@@ -271,8 +269,9 @@ def _open(folder: str, pattern: str) -> Records:
         raise FileNotFoundError(f"No record file matches. Received: pattern={folder}/{pattern}")
     for file in files:
         path = f"{folder}/{file['name']}"
-        if not tf.io.gfile.exists(path):
-            raise FileNotFoundError(f"A record file is missing: {path}")
+        for needed in (f"{folder}/{index_name(file['name'])}", path):
+            if not tf.io.gfile.exists(needed):
+                raise FileNotFoundError(f"A record file is missing: {needed}")
         size = tf.io.gfile.stat(path).length
         if size != file["bytes"]:
             raise ValueError(
@@ -282,69 +281,34 @@ def _open(folder: str, pattern: str) -> Records:
     return Records(folder, schema, files)
 
 
-class _Part(NamedTuple):
-    """Records of a file that stand together."""
-
-    path: str
-    offset: int
-    queries: int
-
-
 class _Size(NamedTuple):
     """The lists that are padded to one size, and how many of them come together."""
 
     size: int
     lists: int
     padded: int  # with the empty lists that fill a batch up for all devices
-    parts: list[_Part]
+    numbers: np.ndarray
+    parts: np.ndarray  # the part of each, see `_parts`
 
     @property
-    def queries(self) -> int:
-        """The number of lists."""
-        return sum(part.queries for part in self.parts)
+    def batches(self) -> int:
+        """The number of batches that its lists fill."""
+        return len(self.numbers) // self.lists
 
 
-def _parts(data: Records, above: float, up_to: float) -> list[_Part]:
-    """Where the lists of these lengths are.
+def _parts(stretch: np.ndarray) -> np.ndarray:
+    """Divides the lists of one size in each stretch of a file.
 
-    Those of a file, with and without relevant documents, are divided: they stand there from the
-    shortest to the longest, and parts can be read in any order.
+    They stand there from the shortest to the longest, and parts can be read in any order.
     """
-    parts = []
-    for file in data.files:
-        path = f"{data.folder}/{file['name']}"
-        for relevant in (1,) if data.only_relevant else (1, 0):
-            chosen = [
-                _Part(path, offset, queries)
-                for kind, size, queries, offset in file["segments"]
-                if kind == relevant and above < size <= up_to
-            ]
-            enough = max(SMALLEST_PART, sum(part.queries for part in chosen) // MOST_PARTS)
-            joined: list[_Part] = []
-            for part in chosen:
-                if joined and joined[-1].queries < enough:
-                    joined[-1] = joined[-1]._replace(queries=joined[-1].queries + part.queries)
-                else:
-                    joined.append(part)
-            parts += joined
-    return parts
+    _, place, count = np.unique(stretch, return_inverse=True, return_counts=True)
+    within = np.arange(len(stretch)) - np.searchsorted(stretch, stretch)
+    enough = np.maximum(SMALLEST_PART, count // MOST_PARTS)[place]
+    return np.unique(stretch * (MOST_PARTS + 1) + within // enough, return_inverse=True)[1]
 
 
 def _documents(lengths: Mapping[int, int]) -> int:
     return sum(length * count for length, count in lengths.items())
-
-
-def _check_readable(data: Records) -> None:
-    """Raises where a file cannot be opened, which `_lists` would try again and again."""
-    import tensorflow as tf
-
-    for file in data.files:
-        path = f"{data.folder}/{file['name']}"
-        try:
-            with tf.io.gfile.GFile(path, "rb") as opened:
-                opened.read(1)
-        except tf.errors.OpError as error:
-            raise OSError(f"The record file {path} cannot be read: {error.message}") from None
 
 
 def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Dataset":
@@ -352,240 +316,101 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
 
     if not len(data):
         raise ValueError("There are no queries to make batches of. Received: empty data")
+    lists = Lists(data.folder, data.files, data.num_features, data.only_relevant)
+    groups = _groups(data, lists, plan)
+    part = np.empty(len(lists), np.int64)
+    for place, group in enumerate(groups):
+        part[group.numbers] = place * len(lists) + group.parts
+    chunk = lists.chunks(part)
+    count = len(_batches(groups, plan, buffer, 0))
+    whole = data._lengths(data.schema["files"])
+    check_batches(plan, count, len(data), [group.size for group in groups[::-1]], max(whole))
+    columns = (data.num_features, data.schema["weights"])
+    specs = element(plan, element_specs(plan, *columns))
+
+    @functools.lru_cache(maxsize=4)
+    def planned(epoch: int) -> tuple[list[Batch], Chunks]:
+        batches = _batches(groups, plan, buffer, epoch)
+        return batches, Chunks(lists, chunk, np.concatenate([x.queries for x in batches]))
+
+    def make(epoch: np.int64, place: np.int64) -> list[np.ndarray]:
+        batches, chunks = planned(int(epoch))
+        if place == 0:  # the epoch may have been before, and not to its end
+            chunks.begin()
+        for batch in batches[place + AHEAD if place else 0 : place + AHEAD + 1]:
+            chunks.load(batch.queries)
+        found = arrays(chunks.take, columns, batches[place], plan, int(epoch))
+        return tf.nest.flatten(element(plan, found))
+
+    dataset = numbered(plan, count).map(lambda *x: from_python(make, [*x], specs))
+    return finished(dataset, plan, count)
+
+
+def _groups(data: Records, lists: Lists, plan: BatchPlan) -> list[_Size]:
+    """The lists by the size they are padded to, from the largest to the smallest."""
     whole = data._lengths(data.schema["files"])
     lengths = np.repeat(list(whole), list(whole.values()))
     sizes = sizes_of(lengths, plan, data.parts // plan.workers)
-    ends: list[float] = [0, *sizes[:-1], np.inf]  # the largest size has all that are cut, too
-    groups = [
-        _Size(
-            size,
-            plan.share_of_worker(plan.lists_per_batch(size)),
-            plan.lists_of_worker(plan.lists_per_batch(size)),
-            _parts(data, ends[place], ends[place + 1]),
-        )
-        for place, size in enumerate(sizes)
-    ]
-    # From the largest size to the smallest.
-    groups = [group for group in reversed(groups) if group.parts]
-    count = _count(groups, plan)
-    check_batches(plan, count, len(data), sizes, lengths.max())
-    specs = element_specs(plan, data.num_features, data.schema["weights"])
-
-    def planned(epoch: np.int64) -> list[np.ndarray]:
-        """The order of parts, the order of sizes, and two numbers."""
-        _check_readable(data)
-        generator = np.random.default_rng([plan.seed, int(epoch) if plan.shuffle else 0])
-        orders = [np.arange(len(group.parts)) for group in groups]
-        turns = np.repeat(np.arange(len(groups)), [x.queries // x.lists for x in groups])
-        for order in (*orders, turns) if plan.shuffle else ():
-            generator.shuffle(order)
-        # What fills no batch comes at the end, see `_joined`.
-        rest = [place for place, x in enumerate(groups) if x.queries % x.lists]
-        turns = np.concatenate([turns, np.array(rest, np.int64)])
-        return [np.concatenate(orders), turns, generator.integers(1, 2**31 - 1, 2)]
-
-    def batches_of(group: _Size, order: "tf.Tensor", seed: "tf.Tensor") -> "tf.data.Dataset":
-        lists = _lists(group.parts, order, CYCLE if plan.shuffle else 1)
-        if plan.shuffle:
-            share = max(group.lists, buffer * group.queries // len(data))
-            lists = lists.shuffle(share, seed=seed, reshuffle_each_iteration=False)
-        return lists.batch(group.lists)
-
-    def epoch(orders: "tf.Tensor", turns: "tf.Tensor", seed: "tf.Tensor") -> "tf.data.Dataset":
-        # The graph of this function only: an order depends on nothing but its own seed.
-        tf.random.set_seed(1)
-        of_groups = tf.split(orders, [len(group.parts) for group in groups])
-        batched = [
-            batches_of(group, order, seed[0] + place)
-            for place, (group, order) in enumerate(zip(groups, of_groups, strict=True))
-        ]
-        turn = tf.data.Dataset.from_tensor_slices(turns)
-        mixed = tf.data.Dataset.choose_from_datasets(batched, turn, stop_on_empty_dataset=False)
-        joined = _joined(tf.data.Dataset.zip((mixed, turn)), groups, plan)
-        parser = _Parser(plan, specs, groups, seed[1])
-        return joined.enumerate().map(parser, num_parallel_calls=2, deterministic=True)
-
-    numbers = tf.TensorSpec([None], tf.int64)
-    plans = (numbers, numbers, tf.TensorSpec([2], tf.int64))
-    dataset = epochs(plan).map(lambda number: from_python(planned, [number], plans))
-    # An epoch begins sooner where TensorFlow does not look for a better program each time.
-    options = tf.data.Options()
-    options.experimental_optimization.apply_default_optimizations = False
-    return finished(dataset.flat_map(epoch), plan, count).with_options(options)
-
-
-def _lists(parts: Sequence[_Part], order: "tf.Tensor", cycle: int) -> "tf.data.Dataset":
-    """The records of all lists, as bytes.
-
-    A record that cannot be read, and all behind it in the same part, come as records that name the
-    file, for `_parse`: TensorFlow's own error does not.
-    """
-    import tensorflow as tf
-
-    paths, offsets, counts = zip(*parts, strict=True)
-    columns = (
-        tf.constant(paths),
-        tf.constant(offsets, tf.int64),
-        tf.constant(counts, tf.int64),
-        tf.constant([_mark(path) for path in paths]),
-    )
-
-    def read(
-        path: "tf.Tensor", offset: "tf.Tensor", count: "tf.Tensor", mark: "tf.Tensor"
-    ) -> "tf.data.Dataset":
-        # `tf.data.TFRecordDataset`, which does not offer to begin within a file.
-        variant = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[path], compression_type="", buffer_size=BUFFER, byte_offsets=[offset]
-        )
-        records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-        marks = tf.data.Dataset.from_tensors(mark).repeat()
-        return records.ignore_errors().concatenate(marks).take(count)
-
-    files = tf.data.Dataset.from_tensor_slices(tuple(tf.gather(x, order) for x in columns))
-    return files.interleave(read, cycle_length=min(cycle, len(parts)), block_length=1)
-
-
-def _mark(path: str) -> bytes:
-    import tensorflow as tf
-
-    columns = {
-        "damaged": tf.train.Feature(bytes_list=tf.train.BytesList(value=[path.encode()])),
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=columns))
-    return example.SerializeToString(deterministic=True)
-
-
-def _parse(records: "tf.Tensor", spec: Mapping[str, Any]) -> Any:
-    """What is in the records; raises if one of them stands for a damaged file."""
-    import tensorflow as tf
-
-    parsed = tf.io.parse_example(
-        records, {"damaged": tf.io.FixedLenFeature([], tf.string, ""), **spec}
-    )
-    damaged = parsed.pop("damaged")
-    place = tf.argmax(tf.strings.length(damaged))
-    message = "A record file is damaged or cannot be read:"
-    tf.debugging.Assert(tf.reduce_all(damaged == ""), [message, damaged[place]])
-    return parsed
-
-
-def _count(groups: Sequence[_Size], plan: BatchPlan) -> int:
-    """The number of batches that `_joined` makes."""
-    count, waiting, room = 0, 0, 0
-    for group in groups:
-        count += group.queries // group.lists
-        room = room if waiting else group.lists
-        waiting += group.queries % group.lists
-        if waiting >= room:
-            count, waiting, room = count + 1, waiting - room, group.lists
-    return count + (waiting > 0 and not plan.drop_remainder)
-
-
-def _joined(
-    batched: "tf.data.Dataset", groups: Sequence[_Size], plan: BatchPlan
-) -> "tf.data.Dataset":
-    """Lists that fill no batch of their size go with those of the next smaller one.
-
-    They come at the end, from the largest size to the smallest, and behind them -1.
-    """
-    import tensorflow as tf
-
-    rooms = tf.constant([group.lists for group in groups], tf.int64)
-
-    def join(carried: Any, batch: Any) -> Any:
-        (waiting, size), (records, key) = carried, batch
-        last = key < 0
-
-        def rest() -> Any:
-            whole = tf.concat([waiting, records], axis=0)
-            to = tf.where(tf.logical_or(tf.size(waiting) > 0, last), size, key)
-            enough = tf.logical_or(last, tf.size(whole, tf.int64) >= rooms[to])
-            taken = tf.where(enough, rooms[to], 0)
-            kept = tf.where(tf.logical_and(enough, ~last), key, to)
-            return (whole[taken:], kept), (whole[:taken], to)
-
-        # Strings are copied where they are joined: not those of full batches.
-        full = tf.logical_and(~last, tf.size(records, tf.int64) == rooms[tf.maximum(key, 0)])
-        return tf.cond(full, lambda: (carried, batch), rest)
-
-    none = tf.constant([], tf.string)
-    end = tf.data.Dataset.from_tensors((none, tf.constant(-1, tf.int64)))
-    joined = batched.concatenate(end).scan((none, tf.constant(0, tf.int64)), join)
-    if plan.drop_remainder:
-        return joined.filter(lambda records, size: tf.size(records, tf.int64) == rooms[size])
-    return joined.filter(lambda records, size: tf.size(records) > 0)
-
-
-class _Parser:
-    """Makes padded arrays of a batch of records.
-
-    Args:
-        plan: how.
-        specs: shapes and types of the arrays.
-        groups: what lists are padded to.
-        seed: a number of the epoch.
-    """
-
-    def __init__(
-        self, plan: BatchPlan, specs: Mapping[str, Any], groups: Sequence[_Size], seed: "tf.Tensor"
-    ) -> None:
-        self._plan, self._specs, self._groups, self._seed = plan, specs, groups, seed
-        self._width = cast(int, specs["features"].shape[-1])
-        self._names = ["labels", "features"] + (["weights"] if specs["weights"] else [])
-
-    def __call__(self, number: "tf.Tensor", batch: Any) -> Any:
-        import tensorflow as tf
-
-        records, key = batch
-        size = tf.constant([group.size for group in self._groups])[key]
-        lists = tf.constant([group.padded for group in self._groups])[key]
-        missing = lists - tf.size(records)
-        records = tf.cond(  # empty lists fill the batch up
-            missing > 0,
-            lambda: tf.concat([records, tf.fill([missing], "")], axis=0),
-            lambda: records,
-        )
-        spec: dict[str, Any] = {
-            name: tf.io.FixedLenFeature([], tf.string, "") for name in self._names
-        }
-        spec["length"] = tf.io.FixedLenFeature([], tf.int64, 0)
-        parsed = _parse(records, spec)
-        lengths = tf.cast(parsed["length"], tf.int32)
-        cut = self._plan.list_size is not None and self._plan.truncate == "relevant"
-        longest = tf.maximum(tf.reduce_max(lengths), size) if cut else size
-        arrays = self._decoded(parsed, lengths, lists, longest)
-        if cut:
-            seed = tf.stack([self._seed, number])
-            arrays = tf.cond(
-                longest > size, lambda: self._relevant(arrays, lengths, size, seed), lambda: arrays
+    # The largest size has all that are cut, too.
+    place = np.minimum(np.searchsorted(sizes, lists.index["length"]), len(sizes) - 1)
+    groups = []
+    for number, size in reversed(list(enumerate(sizes))):
+        together = plan.lists_per_batch(size)
+        numbers = np.flatnonzero(place == number)
+        groups.append(
+            _Size(
+                size,
+                plan.share_of_worker(together),
+                plan.lists_of_worker(together),
+                numbers,
+                _parts(lists.stretch[numbers]),
             )
-        arrays["mask"] = tf.sequence_mask(
-            tf.minimum(lengths, size), size, self._specs["mask"].dtype
         )
-        for name, array in arrays.items():
-            arrays[name] = tf.ensure_shape(array, self._specs[name].shape)
-        return element(self._plan, {"weights": None, **arrays})
+    return [group for group in groups if len(group.numbers)]
 
-    def _decoded(self, parsed: Any, lengths: Any, lists: Any, longest: Any) -> dict[str, Any]:
-        """All arrays, padded to the same length; -1 in the padding of labels, 0 in the others."""
-        import tensorflow as tf
 
-        arrays = {}
-        for name in self._names:
-            shape = [lists, longest] + ([self._width] if name == "features" else [])
-            width = self._width if name == "features" else 1
-            values = tf.io.decode_raw(parsed[name], tf.float32, fixed_length=4 * width * longest)
-            arrays[name] = tf.reshape(values, shape)
-        inside = tf.sequence_mask(lengths, longest)
-        arrays["labels"] = tf.where(inside, arrays["labels"], -1.0)
-        return arrays
+def _batches(groups: Sequence[_Size], plan: BatchPlan, buffer: int, epoch: int) -> list[Batch]:
+    """All batches of an epoch.
 
-    def _relevant(self, arrays: Any, lengths: Any, size: Any, seed: Any) -> dict[str, Any]:
-        """The highest labels and, of equal ones, some at random; in their order."""
-        import tensorflow as tf
+    Lists that fill no batch of their size come at the end, with those of the next smaller size: so
+    that only the last batch can be incomplete.
+    """
+    generator = np.random.default_rng([plan.seed, epoch])
+    turns = np.repeat(np.arange(len(groups)), [group.batches for group in groups])
+    orders = [group.numbers for group in groups]
+    if plan.shuffle:
+        generator.shuffle(turns)
+        queries = sum(len(group.numbers) for group in groups)
+        windows = [max(x.lists, buffer * len(x.numbers) // queries) for x in groups]
+        orders = [
+            group.numbers[_drawn(group.parts, window, generator)]
+            for group, window in zip(groups, windows, strict=True)
+        ]
+    start = [0] * len(groups)
+    batches = []
+    for turn in turns.tolist():
+        group, first = groups[turn], start[turn]
+        start[turn] += group.lists
+        batches.append(Batch(orders[turn][first : start[turn]], group.padded, group.size))
+    waiting, to = np.empty(0, np.int64), groups[0]
+    for group, order, first in zip(groups, orders, start, strict=True):
+        to = to if len(waiting) else group
+        waiting = np.concatenate([waiting, order[first:]])
+        if len(waiting) >= to.lists:
+            batches.append(Batch(waiting[: to.lists], to.padded, to.size))
+            waiting, to = waiting[to.lists :], group
+    if len(waiting) and not plan.drop_remainder:
+        batches.append(Batch(waiting, to.padded, to.size))
+    return batches
 
-        labels = arrays["labels"]
-        drawn = tf.argsort(tf.random.stateless_uniform(tf.shape(labels), seed))
-        by_label = tf.argsort(-tf.gather(labels, drawn, batch_dims=1), stable=True)
-        kept = tf.sort(tf.gather(drawn, by_label, batch_dims=1)[:, :size])
-        return {name: tf.gather(array, kept, batch_dims=1) for name, array in arrays.items()}
+
+def _drawn(parts: np.ndarray, window: int, generator: np.random.Generator) -> np.ndarray:
+    """The order of lists: a few parts at a time, one list of each in turn, then within a window.
+
+    No list moves by more than the window: what is in memory are the lists of that, and of the
+    chunks that they are in.
+    """
+    rank = generator.permutation(parts[-1] + 1)[parts]
+    within = np.arange(len(parts)) - np.searchsorted(parts, parts)
+    order = np.lexsort([rank, within, rank // CYCLE])
+    return order[np.argsort(np.arange(len(parts)) + window * generator.random(len(parts)))]
