@@ -148,22 +148,27 @@ def measure(
     results: dict[Key, dict[str, Any]] = {}
     gradients: dict[Key, np.ndarray] = {}
 
-    def prepare(library: str) -> None:
-        for xla in keys[library]:
-            try:
-                results[library, xla] = workers[library].prepare(name, shape, xla, options.seed)
-            except WorkerError as error:
-                results[library, xla] = {"error": str(error)}
+    def prepare(library: str, xla: bool) -> dict[str, Any]:
+        try:
+            return workers[library].prepare(name, shape, xla, options.seed)
+        except WorkerError as error:
+            return {"error": str(error)}
+
+    def prepare_all(library: str) -> list[dict[str, Any]]:
+        return [prepare(library, xla) for xla in keys[library]]
 
     with ThreadPoolExecutor(2) as pool:  # most of the time goes into tracing and compiling
-        list(pool.map(prepare, having))
-    results = {(x, xla): results[x, xla] for x in having for xla in keys[x]}
-    for key, result in results.items():
-        if "error" not in result:
+        for library, found in zip(having, pool.map(prepare_all, having), strict=True):
+            results |= {(library, xla): x for xla, x in zip(keys[library], found, strict=True)}
+    for key in results:
+        for last in (False, True):
+            if "error" in results[key] or key in gradients:
+                break
             try:
-                gradients[key] = look(workers[key[0]], key[1], result)
+                gradients[key] = look(workers[key[0]], key[1], results[key])
             except WorkerError as error:
-                result["error"] = str(error)
+                # The step of the other mode may have ended the process: once more, alone.
+                results[key] = {"error": str(error)} if last else prepare(*key)
     run_rounds(workers, results, options)
     for library in having:
         with contextlib.suppress(WorkerError):  # its process has ended
@@ -171,16 +176,16 @@ def measure(
     records = []
     for xla in modes:
         chosen = {x: xla if x in CHOOSE_XLA else modes[0] for x in having}
-        found = {x: dict(results[x, mode]) for x, mode in chosen.items()}
-        compare(loss, shape, found, {x: gradients.get((x, mode)) for x, mode in chosen.items()})
-        fastest, ratios = fastest_peer(found)
+        here = {x: dict(results[x, mode]) for x, mode in chosen.items()}
+        compare(loss, shape, here, {x: gradients.get((x, mode)) for x, mode in chosen.items()})
+        fastest, ratios = fastest_peer(here)
         records.append(
             {
                 "loss": name,
                 "title": loss.title,
                 "shape": str(shape),
                 "xla": xla,
-                "libraries": found,
+                "libraries": here,
                 "fastest_peer": fastest,
                 "ratios": ratios,
             }

@@ -223,7 +223,7 @@ def test_ordered_pairs_by_sorting(monkeypatch) -> None:
         (y[real][:, None] > y[real][None, :]).sum() for y, real in zip(labels, mask, strict=True)
     ]
     for limit in (2048, 4):
-        monkeypatch.setattr(ranks, "COUNTED_LIST", limit)
+        monkeypatch.setattr(ranks, "COUNTED_PAIRS", limit)
         count = ranks.count_ordered_pairs(tf.constant(labels * mask), tf.constant(mask))
         np.testing.assert_array_equal(count, expected)
 

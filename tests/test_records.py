@@ -544,6 +544,66 @@ def test_every_list_once_in_an_epoch(
     assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])
 
 
+@pytest.mark.parametrize("place", ["", "file://"])
+def test_two_iterations_at_a_time(tmp_path: Path, place: str) -> None:
+    """They take chunks from each other, and each gets all lists."""
+    given = web_like(60, seed=5)
+    data.write_records(given, tmp_path, shards=3)
+    records = data.open_records(f"{place}{tmp_path}")
+    dataset = records.to_dataset(batch_size=8, repeat=True)
+    count = int(records.to_dataset(batch_size=8).cardinality())
+    seen: list[list[float]] = [[], []]
+    for pair in zip(dataset.take(count), dataset.take(count), strict=True):
+        for rows, (inputs, labels, *_) in zip(seen, pair, strict=True):
+            rows += inputs["features"].numpy()[labels.numpy() >= 0][:, 0].tolist()
+    for rows in seen:
+        assert sorted(rows) == sorted(given.features[:, 0].tolist())
+
+
+def test_records_are_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the datasets of several epochs, if nothing is read anew."""
+    data.write_records(web_like(20), tmp_path, shards=2)
+    checked = []
+    crc32 = record_lists.zlib.crc32
+
+    class Zlib:
+        @staticmethod
+        def crc32(content: Any) -> int:
+            checked.append(len(content))
+            return crc32(content)
+
+    monkeypatch.setattr(record_lists, "zlib", Zlib)
+    for epochs, place in ((1, ""), (3, "file://")):
+        checked.clear()
+        for _ in range(3):
+            list(data.open_records(f"{place}{tmp_path}").shard(0, 1).to_dataset(batch_size=8))
+        assert len(checked) == 2 + 20 * epochs  # the indexes of the files, and the records
+
+
+def test_more_files_than_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_lists, "MOST_MAPS", 2)
+    given = web_like(40, seed=6)
+    data.write_records(given, tmp_path, shards=7)
+    records = data.open_records(tmp_path)
+    rows: list[float] = []
+    for inputs, labels, *_ in records.to_dataset(batch_size=8):
+        rows += inputs["features"].numpy()[labels.numpy() >= 0][:, 0].tolist()
+    assert sorted(rows) == sorted(given.features[:, 0].tolist())
+
+
+def test_all_workers_refuse_what_one_cannot_hold(tmp_path: Path) -> None:
+    given = RankingData.from_arrays(
+        np.ones((226, 2)), np.ones(226), [0] * 200 + [1] * 8 + [2] * 9 + [3] * 9
+    )
+    data.write_records(given, tmp_path, shards=4)
+    records = data.open_records(tmp_path)
+    workers = sum(1 for file in records.files if file["documents"])
+    assert workers > 1
+    for worker in range(workers):
+        with pytest.raises(ValueError, match="is longer than a batch may be.*max_documents=64"):
+            records.to_dataset(max_documents=64, workers=workers, worker=worker)
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("place", ["", "file://"])
 def test_what_is_in_memory(
@@ -606,7 +666,8 @@ def test_a_program_that_stops_in_the_middle(tmp_path: Path) -> None:
         "import sys\n"
         "from tfrankloss import data\n"
         "records = data.open_records(sys.argv[1])\n"
-        "for given in (records, records.to_ranking_data()):\n"
+        "remote = data.open_records('file://' + sys.argv[1])\n"
+        "for given in (records, remote, records.to_ranking_data()):\n"
         "    batches = iter(given.to_dataset(batch_size=4, repeat=True))\n"
         "    next(batches)\n"
     )

@@ -3,7 +3,7 @@
 The index of a file says which of its bytes are the features, labels and weights of a list, so that
 they are copied into the batch at once: from the file itself, which is mapped into memory, or from
 bytes that were read, if it is not a local one. Checksums take as long as everything else together,
-so that each record is compared with its own once, when it is first used.
+so that each record of a local file is compared with its own once, when it is first used.
 """
 
 import functools
@@ -13,7 +13,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,32 @@ from tfrankloss.data.record_files import index_name
 CHUNK = 1 << 19
 # Chunks of files that are not local which are read at the same time.
 READERS = 8
+# Files that are mapped at the same time: each needs a file descriptor.
+MOST_MAPS = 128
 FLOAT = np.dtype("<f4")
+
+
+class File(NamedTuple):
+    """What `Lists` needs of the entry of a record file in the schema."""
+
+    name: str
+    checksum: int  # of its index
+    relevant: int  # lists with a relevant document, which come first
+
+
+def open_lists(
+    folder: str, files: Sequence[Mapping[str, Any]], num_features: int, only_relevant: bool
+) -> "Lists":
+    """The lists of record files; of the same files the same, also for the epochs of a training."""
+    entries = (File(x["name"], x["checksum"], sum(x["relevant"].values())) for x in files)
+    return _opened(folder, tuple(entries), num_features, only_relevant)
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(
+    folder: str, files: tuple[File, ...], num_features: int, only_relevant: bool
+) -> "Lists":
+    return Lists(folder, files, num_features, only_relevant)
 
 
 class Lists:
@@ -32,7 +57,7 @@ class Lists:
 
     Args:
         folder: where they are.
-        files: their entries in the schema.
+        files: which.
         num_features: number of features.
         only_relevant: whether to pass over lists without a label above 0.
 
@@ -45,22 +70,23 @@ class Lists:
     def __init__(
         self,
         folder: str,
-        files: Sequence[Mapping[str, Any]],
+        files: Sequence[File],
         num_features: int,
-        only_relevant: bool = False,
+        only_relevant: bool,
     ) -> None:
-        self._paths = [f"{folder}/{file['name']}" for file in files]
+        self._paths = [f"{folder}/{file.name}" for file in files]
+        self._local = "://" not in folder
         self._num_features = num_features
         tables, stretches = [], []
         for number, file in enumerate(files):
-            table = _read_index(f"{folder}/{index_name(file['name'])}", file["checksum"])
-            relevant = sum(file["relevant"].values())  # they come first
-            table = table[:relevant] if only_relevant else table
+            table = _read_index(f"{folder}/{index_name(file.name)}", file.checksum)
+            table = table[: file.relevant] if only_relevant else table
             tables.append(table)
-            stretches.append(2 * number + (np.arange(len(table)) >= relevant))
+            stretches.append(2 * number + (np.arange(len(table)) >= file.relevant))
         self.index = np.concatenate(tables)
         self.stretch = np.concatenate(stretches)
-        self._maps: dict[str, mmap.mmap] = {}
+        # Bytes that are in use keep their map, also when it is not among the last ones.
+        self._map = functools.lru_cache(MOST_MAPS)(_map)
         self._checked = np.zeros(len(self.index), np.bool_)
 
     def __len__(self) -> int:
@@ -71,20 +97,14 @@ class Lists:
         start = self.index["offset"].item(first)
         row = self.index[last]
         path, count = self._path(first), int(row["offset"]) + int(row["bytes"]) - start
-        if "://" in path:
+        if not self._local:
             return _readers().submit(_read, path, start, count).result
         content = self._mapped(path, start, count)
         return lambda: content
 
     def _mapped(self, path: str, start: int, count: int) -> memoryview:
         """Bytes of a local file, which the system is asked to have at hand."""
-        if path not in self._maps:
-            try:
-                with open(path, "rb") as file:
-                    self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:  # of an empty file a ValueError
-                raise OSError(f"The record file {path} cannot be read: {error}") from None
-        content = self._maps[path]
+        content = self._map(path)
         _check_end(path, start + count, len(content))
         if hasattr(mmap, "MADV_WILLNEED"):
             page = start - start % mmap.PAGESIZE
@@ -100,7 +120,7 @@ class Lists:
                 raise ValueError(
                     f"The record file {self._path(number)} is damaged: convert the data again"
                 )
-            self._checked[number] = True
+            self._checked[number] = self._local
         shape = (length, self._num_features)
         return (
             np.ndarray(shape, FLOAT, content, begin + features),
@@ -149,9 +169,10 @@ class Chunks:
     def load(self, numbers: np.ndarray) -> None:
         """Begins to read what is not there of these lists."""
         for chunk in dict.fromkeys(self._chunk[numbers].tolist()):
-            if chunk not in self._held:
-                first, end = self._first[chunk : chunk + 2].tolist()
-                self._held[chunk] = self._lists.read(first, end - 1)
+            first, end = self._first[chunk : chunk + 2].tolist()
+            with self._lock:
+                if chunk not in self._held:
+                    self._held[chunk] = self._lists.read(first, end - 1)
 
     def take(self, number: int) -> Rows:
         """The arrays of a list."""
@@ -170,6 +191,14 @@ class Chunks:
 @functools.cache
 def _readers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(READERS, "records")
+
+
+def _map(path: str) -> mmap.mmap:
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # of an empty file a ValueError
+        raise OSError(f"The record file {path} cannot be read: {error}") from None
 
 
 def _read(path: str, offset: int, count: int) -> memoryview:

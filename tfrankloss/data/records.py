@@ -31,7 +31,7 @@ from tfrankloss.data.batches import (
 from tfrankloss.data.parsing import query_names
 from tfrankloss.data.ranking_data import RankingData, check_shard, splits_of
 from tfrankloss.data.record_files import FORMAT, SCHEMA, index_name, merge_histograms
-from tfrankloss.data.record_lists import Chunks, Lists
+from tfrankloss.data.record_lists import Chunks, Lists, open_lists
 from tfrankloss.options import check_choice, check_integer
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Records:
         """All of it in memory, file by file; for validation data."""
         import tensorflow as tf
 
-        lists = Lists(self.folder, self.files, self.num_features, self.only_relevant)
+        lists = open_lists(self.folder, self.files, self.num_features, self.only_relevant)
         if not len(lists):
             raise ValueError("There are no queries to load. Received: empty data")
         splits = splits_of(lists.index["length"].astype(np.int64))
@@ -304,7 +304,7 @@ def _parts(stretch: np.ndarray) -> np.ndarray:
     _, place, count = np.unique(stretch, return_inverse=True, return_counts=True)
     within = np.arange(len(stretch)) - np.searchsorted(stretch, stretch)
     enough = np.maximum(SMALLEST_PART, count // MOST_PARTS)[place]
-    return np.unique(stretch * (MOST_PARTS + 1) + within // enough, return_inverse=True)[1]
+    return np.unique(stretch * (len(stretch) + 1) + within // enough, return_inverse=True)[1]
 
 
 def _documents(lengths: Mapping[int, int]) -> int:
@@ -316,15 +316,18 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
 
     if not len(data):
         raise ValueError("There are no queries to make batches of. Received: empty data")
-    lists = Lists(data.folder, data.files, data.num_features, data.only_relevant)
-    groups = _groups(data, lists, plan)
+    lists = open_lists(data.folder, data.files, data.num_features, data.only_relevant)
+    whole = data._lengths(data.schema["files"])
+    lengths = np.repeat(list(whole), list(whole.values()))
+    sizes = sizes_of(lengths, plan, data.parts // plan.workers)
+    groups = _groups(lists, sizes, plan)
     part = np.empty(len(lists), np.int64)
     for place, group in enumerate(groups):
         part[group.numbers] = place * len(lists) + group.parts
     chunk = lists.chunks(part)
     count = len(_batches(groups, plan, buffer, 0))
-    whole = data._lengths(data.schema["files"])
-    check_batches(plan, count, len(data), [group.size for group in groups[::-1]], max(whole))
+    # As all workers see it, also one whose lists are short.
+    check_batches(plan, count, len(data), sizes, max(whole))
     columns = (data.num_features, data.schema["weights"])
     specs = element(plan, element_specs(plan, *columns))
 
@@ -346,11 +349,8 @@ def _make_dataset(data: Records, plan: BatchPlan, buffer: int) -> "tf.data.Datas
     return finished(dataset, plan, count)
 
 
-def _groups(data: Records, lists: Lists, plan: BatchPlan) -> list[_Size]:
+def _groups(lists: Lists, sizes: Sequence[int], plan: BatchPlan) -> list[_Size]:
     """The lists by the size they are padded to, from the largest to the smallest."""
-    whole = data._lengths(data.schema["files"])
-    lengths = np.repeat(list(whole), list(whole.values()))
-    sizes = sizes_of(lengths, plan, data.parts // plan.workers)
     # The largest size has all that are cut, too.
     place = np.minimum(np.searchsorted(sizes, lists.index["length"]), len(sizes) - 1)
     groups = []
