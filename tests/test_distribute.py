@@ -1,6 +1,7 @@
 """Two devices, two workers of TensorFlow and two processes of JAX train as one process does."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ import tfrankloss
 from tests.distribute_worker import EPOCHS, OPTIONS, splits, start_the_same, train
 from tfrankloss import cli, models, training
 from tfrankloss.data import RankingData, open_records, synthetic, write_records
-from tfrankloss.data.batches import BatchPlan, arrays, batches, filled_up
+from tfrankloss.data.batches import BatchPlan, arrays, batches, filled_up, rows_of_list
 from tfrankloss.training import distribution, networks, scores
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -337,8 +338,9 @@ def test_parts_of_a_batch() -> None:
             assert sorted(together) == sorted(batch.queries)
             assert {(part.lists, part.size) for part in parts} == {(parts[0].lists, batch.size)}
             assert parts[0].lists % 2 == 0 and parts[0].lists * 3 >= batch.lists
-            real = [arrays(data, part, plans[0])["mask"].any(axis=1).sum() for part in parts]
-            assert sum(real) == len(batch.queries)
+            rows_of = functools.partial(rows_of_list, data)
+            padded = [arrays(rows_of, (3, False), part, plans[0]) for part in parts]
+            assert sum(x["mask"].any(axis=1).sum() for x in padded) == len(batch.queries)
     shapes = {
         x.shape
         for worker in range(2)

@@ -248,7 +248,7 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
     first = batches(data, plan)
     check_batches(plan, len(first), len(data), sizes_of(data.lengths, plan), data.lengths.max())
     batches_of = functools.lru_cache(maxsize=2)(lambda epoch: batches(data, plan, epoch))
-    rows_of = functools.partial(_rows_of, data)
+    rows_of = functools.partial(rows_of_list, data)
     columns = (data.num_features, data.weights is not None)
     specs = element(plan, element_specs(plan, *columns))
 
@@ -261,7 +261,8 @@ def make_dataset(data: "RankingData", plan: BatchPlan) -> "tf.data.Dataset":
     return finished(dataset, plan, len(first))
 
 
-def _rows_of(data: "RankingData", query: int) -> Rows:
+def rows_of_list(data: "RankingData", query: int) -> Rows:
+    """The arrays of a list of data in memory."""
     rows = slice(*data.row_splits[query : query + 2].tolist())
     weights = None if data.weights is None else data.weights[rows]
     return data.features[rows], data.labels[rows], weights
@@ -411,7 +412,7 @@ def predict(data: "RankingData", model: Any, max_documents: int) -> np.ndarray:
 
     longest = int(data.lengths.max(initial=1)) + MULTIPLE
     plan = BatchPlan(max_documents=max(max_documents, longest), shuffle=False)
-    rows_of = functools.partial(_rows_of, data)
+    rows_of = functools.partial(rows_of_list, data)
     named = isinstance(getattr(model, "input", None), dict)
     result: np.ndarray | None = None
     for batch in batches(data, plan) if len(data) else []:
