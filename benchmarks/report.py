@@ -67,7 +67,7 @@ def run_lines(run: Record) -> list[str]:
     return [
         f"- Machine: {machine['processor']}, {machine['cores']} cores{memory},"
         f" {machine['system']}, Python {machine['python']}",
-        f"- Versions: {versions}",
+        *([f"- Versions: {versions}"] if versions else []),
         f"- Date: {run['date']}",
         f"- Command: `{run['command']}`",
         "",
