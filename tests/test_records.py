@@ -797,6 +797,16 @@ def test_train_on_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         with pytest.raises(SystemExit):
             main(["train", f"{folder}/train", "--out", run + "2", "--validation-fraction", "0.2"])
         assert "holds records, of which no part is held back" in capsys.readouterr().err
+        damaged = Path(folder, "train", opened["train"].files[0]["name"])
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 1
+        shutil.copytree(folder, tmp_path / "damaged")
+        (tmp_path / "damaged" / "train" / damaged.name).write_bytes(content)
+        with pytest.raises(SystemExit) as ended:
+            main(["train", str(tmp_path / "damaged"), "--out", run + "3", *options])
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+        assert line.endswith(f"{damaged.name} is damaged: convert the data again")
     finally:
         config.enable_xla()
 

@@ -1,11 +1,12 @@
 """Padded batches of lists of similar length, for `model.fit`."""
 
 import atexit
+import contextlib
 import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -314,6 +315,7 @@ class _Calls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begun = self._ended = 0
+        self._error: Exception | None = None
         atexit.register(self._wait)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -322,9 +324,23 @@ class _Calls:
             self._begun += 1
         try:
             return function(*arguments)
+        except Exception as error:
+            self._error = error
+            raise
         finally:
             with self._lock:
                 self._ended += 1
+
+    @contextlib.contextmanager
+    def own_errors(self) -> Iterator[None]:
+        """What a function raises is raised here, in place of what TensorFlow makes of it."""
+        self._error = None
+        try:
+            yield
+        except Exception:
+            if self._error is not None:
+                raise self._error from None
+            raise
 
     def _wait(self, seconds: float = 10.0, still: float = 0.05) -> None:
         end = time.monotonic() + seconds
@@ -335,6 +351,7 @@ class _Calls:
 
 
 _CALLS = _Calls()
+own_errors = _CALLS.own_errors
 
 
 def check_batches(

@@ -271,7 +271,7 @@ def _open(folder: str, pattern: str) -> Records:
         path = f"{folder}/{file['name']}"
         for needed in (f"{folder}/{index_name(file['name'])}", path):
             if not tf.io.gfile.exists(needed):
-                raise FileNotFoundError(f"A record file is missing: {needed}")
+                raise FileNotFoundError(f"A file is missing: {needed}. Convert the data again")
         size = tf.io.gfile.stat(path).length
         if size != file["bytes"]:
             raise ValueError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfrankloss import models
 from tfrankloss.core import backend
-from tfrankloss.data.batches import filled_up
+from tfrankloss.data.batches import filled_up, own_errors
 from tfrankloss.data.ranking_data import RankingData
 from tfrankloss.data.transforms import Standardize
 from tfrankloss.files import writing
@@ -108,7 +108,10 @@ class NetworkTrainer:
         batches = max(int(number) for number in cluster.gather(str(own).encode()))
         dataset = filled_up(dataset, batches)
         seed_dropout(self._model, options.seed, epoch, cluster.dropout_stream)
-        with Progress(f"epoch {epoch + 1}", batches, "batches", progress is True) as bar:
+        with (
+            Progress(f"epoch {epoch + 1}", batches, "batches", progress is True) as bar,
+            own_errors(),
+        ):
             loss = cluster.fit(self._model, dataset, bar.update)
         check_finite(f"The loss of epoch {epoch + 1}", loss, options)
         return loss
