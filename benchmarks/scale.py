@@ -35,11 +35,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = synthetic(options.queries, FEATURES, seed=options.seed)
-        write_records(data, Path(folder, "records"), shards=options.shards)
-        batches = {
-            int(size): measure_batches(data, Path(folder, "records"), int(size), options.rounds)
-            for size in options.batch_sizes.split(",")
-        }
+        batches = {}
+        for size in map(int, options.batch_sizes.split(",")):
+            records = Path(folder, f"records-{size}")  # new ones, whose checksums are not known
+            write_records(data, records, shards=options.shards)
+            batches[size] = measure_batches(data, records, size, options.rounds)
         conversion = measure_conversion(Path(folder), options)
     run = report.describe_run("benchmarks.scale", {"ours": {"tfrankloss": __version__}})
     lines = [*report.run_lines(run), *batch_table(batches, data), "", *conversion_table(conversion)]
@@ -72,10 +72,12 @@ def measure_batches(
             start = time.perf_counter()
             next(iter(begun[name]))
             starts[name].append(time.perf_counter() - start)
-        if number == 0:  # traces and fills buffers
+        if number == 0:  # traces, fills buffers, and compares the checksums of records
+            first = {name: rates[name][0] for name in sources}
             rates, starts = ({name: [] for name in sources} for _ in range(2))
     result = {
-        name: {"rate": median(rates[name]), "start": median(starts[name])} for name in sources
+        name: {"rate": median(rates[name]), "start": median(starts[name]), "first": first[name]}
+        for name in sources
     }
     print(batch_size, result, flush=True)
     return result
@@ -106,7 +108,8 @@ def measure_conversion(folder: Path, options: argparse.Namespace) -> dict[str, f
 def batch_table(batches: dict[int, Any], data: RankingData) -> list[str]:
     """The rates by size of the batch."""
     header = ["documents per second", "lists per batch", "from memory", "from records"]
-    header += ["records ÷ memory", "first batch, memory, s", "first batch, records, s"]
+    header += ["records ÷ memory", "first epoch, memory", "first epoch, records"]
+    header += ["first batch, memory, s", "first batch, records, s"]
     rows = [
         [
             f"{data.num_documents:,} documents of {FEATURES} features",
@@ -114,6 +117,8 @@ def batch_table(batches: dict[int, Any], data: RankingData) -> list[str]:
             f"{found['memory']['rate']:,.0f}",
             f"{found['records']['rate']:,.0f}",
             report.number(found["records"]["rate"] / found["memory"]["rate"]),
+            f"{found['memory']['first']:,.0f}",
+            f"{found['records']['first']:,.0f}",
             report.number(found["memory"]["start"]),
             report.number(found["records"]["start"]),
         ]
