@@ -627,7 +627,7 @@ def test_what_is_in_memory(
 
     def load_and_count(self: Any, numbers: Any) -> None:
         load(self, numbers)
-        held[0] = sum(len(content()) for content in self._held.values())
+        held[0] = sum(len(content()) for content, _ in self._held.values())
         most[0] = max(most[0], held[0])
 
     def begin_and_keep(self: Any) -> None:

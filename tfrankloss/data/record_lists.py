@@ -111,10 +111,13 @@ class Lists:
             content.madvise(mmap.MADV_WILLNEED, page, start + count - page)
         return memoryview(content)[start : start + count]
 
-    def rows(self, number: int, content: memoryview, first: int) -> Rows:
-        """The arrays of a list in what was read from the list `first` on, without a copy."""
-        offset, size, checksum, length, features, labels, weights = self.index[number].item()
-        begin = offset - self.index["offset"].item(first)
+    def rows(self, number: int, entry: tuple[int, ...], content: memoryview, start: int) -> Rows:
+        """The arrays of a list in what was read from the byte `start` on, without a copy.
+
+        `entry` is its row of the index; taken one by one, these cost more than the rest.
+        """
+        offset, size, checksum, length, features, labels, weights = entry
+        begin = offset - start
         if not self._checked[number]:
             if zlib.crc32(content[begin : begin + size]) != checksum:
                 raise ValueError(
@@ -164,7 +167,7 @@ class Chunks:
         """Nothing is in memory, and nothing was taken."""
         with self._lock:
             self._left = self._used.tolist()
-            self._held: dict[int, Callable[[], memoryview]] = {}
+            self._held: dict[int, tuple[Callable[[], memoryview], list[tuple[int, ...]]]] = {}
 
     def load(self, numbers: np.ndarray) -> None:
         """Begins to read what is not there of these lists."""
@@ -172,20 +175,25 @@ class Chunks:
             first, end = self._first[chunk : chunk + 2].tolist()
             with self._lock:
                 if chunk not in self._held:
-                    self._held[chunk] = self._lists.read(first, end - 1)
+                    self._held[chunk] = self._lists.read(first, end - 1), self._entries(first, end)
 
     def take(self, number: int) -> Rows:
         """The arrays of a list."""
         chunk = self._chunk.item(number)
         first = self._first.item(chunk)
         with self._lock:
-            content = self._held.get(chunk)
+            held = self._held.get(chunk)
             self._left[chunk] -= 1
             if self._left[chunk] <= 0:
                 self._held.pop(chunk, None)
-        if content is None:  # two iterations of one epoch at a time: the other one took it
-            first, content = number, self._lists.read(number, number)
-        return self._lists.rows(number, content(), first)
+        if held is None:  # two iterations of one epoch at a time: the other one took it
+            first = number
+            held = self._lists.read(number, number), self._entries(number, number + 1)
+        content, entries = held
+        return self._lists.rows(number, entries[number - first], content(), entries[0][0])
+
+    def _entries(self, first: int, end: int) -> list[tuple[int, ...]]:
+        return self._lists.index[first:end].tolist()
 
 
 @functools.cache

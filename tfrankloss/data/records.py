@@ -190,9 +190,12 @@ class Records:
         for numbers in np.split(np.arange(len(lists)), np.flatnonzero(np.diff(chunk)) + 1):
             first = int(numbers[0])
             content = lists.read(first, int(numbers[-1]))()
+            entries = lists.index[numbers].tolist()
             for number in numbers.tolist():
                 rows = slice(*splits[number : number + 2].tolist())
-                features[rows], labels[rows], of_list = lists.rows(number, content, first)
+                features[rows], labels[rows], of_list = lists.rows(
+                    number, entries[number - first], content, entries[0][0]
+                )
                 if weights is not None:
                     weights[rows] = of_list
                 columns = tf.train.Example.FromString(
