@@ -131,11 +131,6 @@ class Lists:
             np.ndarray(length, FLOAT, content, begin + weights) if weights >= 0 else None,
         )
 
-    def record(self, number: int, content: memoryview, first: int) -> bytes:
-        """The whole record of a list in what was read from the list `first` on."""
-        begin = self.index["offset"].item(number) - self.index["offset"].item(first)
-        return content[begin : begin + self.index["bytes"].item(number)].tobytes()
-
     def _path(self, number: int) -> str:
         return self._paths[self.stretch[number] // 2]
 

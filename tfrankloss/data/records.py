@@ -193,14 +193,13 @@ class Records:
             entries = lists.index[numbers].tolist()
             for number in numbers.tolist():
                 rows = slice(*splits[number : number + 2].tolist())
-                features[rows], labels[rows], of_list = lists.rows(
-                    number, entries[number - first], content, entries[0][0]
-                )
+                entry, start = entries[number - first], entries[0][0]
+                features[rows], labels[rows], of_list = lists.rows(number, entry, content, start)
                 if weights is not None:
                     weights[rows] = of_list
-                columns = tf.train.Example.FromString(
-                    lists.record(number, content, first)
-                ).features.feature
+                begin, size = entry[0] - start, entry[1]
+                record = content[begin : begin + size].tobytes()
+                columns = tf.train.Example.FromString(record).features.feature
                 queries += columns["query"].bytes_list.value
                 if self.schema["document_ids"]:
                     words = columns["documents"].bytes_list.value
