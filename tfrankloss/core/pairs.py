@@ -33,8 +33,17 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from tfrankloss.core import grid
 from tfrankloss.core.backend import Array
-from tfrankloss.core.blocks import ByDistance, Documents, Factor, pad_to_rows, sum_over_rows
+from tfrankloss.core.blocks import (
+    ByDistance,
+    Documents,
+    Factor,
+    if_shorter,
+    pad_to_rows,
+    sum_over_rows,
+)
+from tfrankloss.core.grid import Sums
 from tfrankloss.core.lists import Derivatives, grades, score_range
 
 # Beyond this the exponential loss goes on as a straight line: e^30 is about 1e13, so that a sum
@@ -84,14 +93,29 @@ class Difference:
         return ops.sigmoid(-self.z)
 
     @functools.cached_property
+    def bend(self) -> Array:
+        """`right * wrong`, the derivative of `right`.
+
+        With a division of its own: XLA for CPU writes a division that two sums share to memory.
+        """
+        if hasattr(self.document, "power"):
+            return 1.0 / (2.0 + self._ratio + self._inverse_ratio)
+        return self.right * self.wrong
+
+    @functools.cached_property
     def decay(self) -> Array:
         """`e^(-|z|)`."""
         if hasattr(self.document, "power"):
-            return ops.minimum(
-                self.document.power * self.other.inverse_power,
-                self.document.inverse_power * self.other.power,
-            )
+            return ops.minimum(self._ratio, self._inverse_ratio)
         return ops.exp(-ops.abs(self.z))
+
+    @functools.cached_property
+    def _ratio(self) -> Array:
+        return self.document.power * self.other.inverse_power
+
+    @functools.cached_property
+    def _inverse_ratio(self) -> Array:
+        return self.document.inverse_power * self.other.power
 
     @functools.cached_property
     def _inverse_sum(self) -> Array:
@@ -184,8 +208,7 @@ class Logistic(Phi):
         return -difference.wrong, -difference.right
 
     def curvatures(self, difference: Difference) -> tuple[Array, Array]:
-        bend = difference.wrong * difference.right
-        return bend, bend
+        return difference.bend, difference.bend
 
 
 class LogisticForces(Logistic):
@@ -206,12 +229,10 @@ class SoftZeroOne(Phi):
         return difference.wrong, None
 
     def slopes(self, difference: Difference) -> tuple[Array, Array]:
-        slope = -difference.wrong * difference.right
-        return slope, slope
+        return -difference.bend, -difference.bend
 
     def curvatures(self, difference: Difference) -> tuple[Array, Array]:
-        wrong, right = difference.wrong, difference.right
-        bend = wrong * right * (right - wrong)
+        bend = difference.bend * (difference.right - difference.wrong)
         return bend, -bend
 
 
@@ -226,6 +247,10 @@ def preferred(weight: PairFactor | None = None) -> Weights:
         )
 
     return weights
+
+
+# So weighted, the sums of a document depend on nothing but its score, its label and its weight.
+BY_LABEL = preferred()
 
 
 def directed(weight: PairFactor) -> Weights:
@@ -303,15 +328,7 @@ def pair_sums(
     documents.scaled = sigma * (documents.score - middle)
     sums = functools.partial(_sums, phi, weights, top, curvature)
     if phi.uses_powers:
-        # Powers of centred scores are as good as exponentials of the differences, if in range.
-        limit = POWER_LIMITS[keras.backend.standardize_dtype(documents.score.dtype)]
-        centred = ops.clip(documents.scaled, -limit, limit)
-        powers = {"power": ops.exp(centred), "inverse_power": ops.exp(-centred)}
-        results = ops.cond(
-            sigma * spread <= 2.0 * limit,
-            lambda: sums(Documents(**vars(documents), **powers)),
-            lambda: sums(documents, compact=True),
-        )
+        results = _sums_of_powers(sums, documents, sigma * spread, weights is BY_LABEL, 3 if curvature else 2)
     else:
         results = sums(documents)
     values, gradient, *bend = (result[:, :size] for result in results)
@@ -320,38 +337,73 @@ def pair_sums(
     )
 
 
+def _sums_of_powers(
+    sums: Callable[..., Sums], documents: Documents, spread: Array, by_label: bool, count: int
+) -> Sums:
+    """`_sums` with powers where they are in range, and from a grid where that is faster."""
+    dtype = keras.backend.standardize_dtype(documents.score.dtype)
+    limit = POWER_LIMITS[dtype]
+
+    def with_powers(documents: Documents) -> Documents:
+        # Powers of centred scores are as good as exponentials of the differences, if in range.
+        centred = ops.clip(documents.scaled, -limit, limit)
+        return Documents(**vars(documents), power=ops.exp(centred), inverse_power=ops.exp(-centred))
+
+    def by_pairs() -> Sums:
+        return ops.cond(
+            spread <= 2.0 * limit,
+            lambda: sums(with_powers(documents)),
+            lambda: sums(documents, compact=True),
+        )
+
+    def by_grid() -> Sums:
+        def at(columns: Documents, rows: Documents) -> Sums:
+            return sums(with_powers(rows), with_powers(columns))
+
+        return grid.sums_of_documents(documents, spread, count, at, by_pairs)
+
+    if not by_label or dtype != "float32":
+        return by_pairs()
+    return if_shorter(documents.score, grid.VISITED_LIST, by_pairs, by_grid)
+
+
 def _sums(
     phi: Phi,
     weights: Weights,
     top: int | None,
     curvature: bool,
     documents: Documents,
+    columns: Documents | None = None,
     compact: bool = False,
-) -> tuple[Array, ...]:
-    """Value, gradient and, where asked for, curvature of each document, for sigma = 1."""
+) -> Sums:
+    """Value, gradient and, where asked for, curvature of each document, for sigma = 1.
+
+    Or, where given, of each of other documents, the `columns`, among `documents`.
+    """
     size = documents.score.shape[1]
+    columns = documents if columns is None else columns
     pass_over = functools.partial(sum_over_rows, sums=4 if curvature else 3, compact=compact)
     terms = functools.partial(_terms, phi, curvature)
     if top is None or (size is not None and top >= size):
-        sums = pass_over(functools.partial(terms, weights), documents, documents)
+        sums = pass_over(functools.partial(terms, weights), columns, documents)
     else:
         # Every document with the first ones; then the first ones with those after them.
         within = _restricted(weights, lambda other: other.index < top)
         beyond = _restricted(weights, lambda other: other.index >= top)
-        first = documents.map(lambda x: x[:, :top])
-        columns = top if size is not None else ops.minimum(top, ops.shape(documents.score)[1])
-        others = documents.map(lambda x: x, lambda x: ByDistance(x.values, columns))
+        first = columns.map(lambda x: x[:, :top])
+        count = top if size is not None else ops.minimum(top, ops.shape(documents.score)[1])
+        others = documents.map(lambda x: x, lambda x: ByDistance(x.values, count))
         sums = tuple(
             ops.concatenate([total[:, :top] + more, total[:, top:]], axis=1)
             for total, more in zip(
-                pass_over(functools.partial(terms, within), documents, documents, top=top),
+                pass_over(functools.partial(terms, within), columns, documents, top=top),
                 pass_over(functools.partial(terms, beyond), first, others),
                 strict=True,
             )
         )
     value, logarithms, *derivatives = sums
     value = value + logarithms
-    return documents.weight * value if phi.weighs_value else value, *derivatives
+    return columns.weight * value if phi.weighs_value else value, *derivatives
 
 
 def _terms(

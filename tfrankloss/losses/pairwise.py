@@ -65,7 +65,7 @@ class PlainPairLoss(PairLoss):
     """A pairwise loss whose weights do not depend on ranks."""
 
     phi: pairs.Phi
-    weights = staticmethod(pairs.preferred())
+    weights = staticmethod(pairs.BY_LABEL)
 
     def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
         documents = documents_of(lists)
