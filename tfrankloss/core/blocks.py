@@ -93,10 +93,11 @@ def if_shorter(x: Array, limit: int, short: Callable[[], Any], long: Callable[[]
     return short() if x.shape[1] <= limit else long()
 
 
-class Factor(NamedTuple):
-    """A number from 1 to 2 whose logarithm is to be added up, or a product of a few of them."""
+class Logarithmic(NamedTuple):
+    """The term `number + log(factor)`, or the sum of a few: factors from 1 to 2 are multiplied."""
 
     number: Array
+    factor: Array
 
 
 def pad_to_rows(documents: Documents) -> Documents:
@@ -107,7 +108,7 @@ def pad_to_rows(documents: Documents) -> Documents:
 
 
 def sum_over_rows(
-    terms: Callable[[Documents, Documents], tuple[Array | Factor | None, ...]],
+    terms: Callable[[Documents, Documents], tuple[Array | Logarithmic, ...]],
     columns: Documents,
     rows: Documents,
     sums: int,
@@ -117,8 +118,7 @@ def sum_over_rows(
     """Sums over the documents of `rows`, for each document of `columns`: `[batch, columns]` each.
 
     Args:
-        terms: takes columns and rows, whose attributes broadcast, and returns what to add up; None
-            for nothing.
+        terms: takes columns and rows, whose attributes broadcast, and returns what to add up.
         columns: documents.
         rows: documents, in lists as `pad_to_rows` returns them.
         sums: the number of terms.
@@ -177,7 +177,7 @@ def _sum_written_out(
         if totals is not None:
             here = tuple(_join(*pair) for pair in zip(totals, here, strict=True))
         totals = here
-    return _finish(totals, columns)
+    return tuple(map(_number, totals))
 
 
 def _sum_over_axis(
@@ -190,21 +190,17 @@ def _sum_over_axis(
         }
     )
     pairs = terms(columns.map(lambda x: x[:, None, :]), rows)
-    logarithms = (ops.log(x.number) if isinstance(x, Factor) else x for x in pairs)
-    return _finish(tuple(x if x is None else ops.sum(x, axis=1) for x in logarithms), columns)
+    return tuple(ops.sum(_number(x), axis=1) for x in pairs)
 
 
-def _join(total: Array | Factor | None, term: Any) -> Array | Factor | None:
-    if isinstance(total, Factor):
-        return Factor(total.number * term.number)
-    return None if total is None else total + term
+def _join(total: Any, term: Any) -> Any:
+    if isinstance(total, Logarithmic):
+        return Logarithmic(total.number + term.number, total.factor * term.factor)
+    return total + term
 
 
-def _finish(totals: tuple[Array | Factor | None, ...], columns: Documents) -> tuple[Array, ...]:
-    zeros = ops.zeros_like(columns.score)
-    return tuple(
-        zeros if x is None else ops.log(x.number) if isinstance(x, Factor) else x for x in totals
-    )
+def _number(term: Array | Logarithmic) -> Array:
+    return term.number + ops.log(term.factor) if isinstance(term, Logarithmic) else term
 
 
 def over_rows(

@@ -38,7 +38,7 @@ from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import (
     ByDistance,
     Documents,
-    Factor,
+    Logarithmic,
     if_shorter,
     pad_to_rows,
     sum_over_rows,
@@ -382,7 +382,7 @@ def _sums(
     """
     size = documents.score.shape[1]
     columns = documents if columns is None else columns
-    pass_over = functools.partial(sum_over_rows, sums=4 if curvature else 3, compact=compact)
+    pass_over = functools.partial(sum_over_rows, sums=3 if curvature else 2, compact=compact)
     terms = functools.partial(_terms, phi, curvature)
     if top is None or (size is not None and top >= size):
         sums = pass_over(functools.partial(terms, weights), columns, documents)
@@ -401,8 +401,7 @@ def _sums(
                 strict=True,
             )
         )
-    value, logarithms, *derivatives = sums
-    value = value + logarithms
+    value, *derivatives = sums
     return columns.weight * value if phi.weighs_value else value, *derivatives
 
 
@@ -412,18 +411,16 @@ def _terms(
     weights: Weights,
     document: Documents,
     other: Documents,
-) -> tuple[Array | Factor | None, ...]:
-    """The value in two parts, without the document's weight; the slope and the curvature."""
+) -> tuple[Array | Logarithmic, ...]:
+    """The value, without the document's weight; the slope and the curvature."""
     forward, backward, weight, reverse_weight = weights(document, other)
     difference = Difference(document, other)
     value, decay = phi.value(difference)
-    factor = None
+    if weight is not None:
+        value = weight * (value if decay is None else value + log_one_plus(decay))
+    terms: list[Array | Logarithmic] = [ops.where(forward, value, 0.0)]
     if decay is not None and weight is None:
-        factor = Factor(ops.where(forward, 1.0 + decay, 1.0))
-    elif decay is not None:
-        value = value + log_one_plus(decay)
-    value = value if weight is None else weight * value
-    terms = [ops.where(forward, value, 0.0), factor]
+        terms = [Logarithmic(terms[0], ops.where(forward, 1.0 + decay, 1.0))]
     slope, reverse_slope = phi.slopes(difference)
     both_ways = [(slope, -reverse_slope)]
     if curvature:
