@@ -52,6 +52,20 @@ rho /= rho.sum(axis=1, keepdims=True)
 total = labels.sum(axis=1, keepdims=True)
 np.testing.assert_allclose(gradient, (total * rho - labels).ravel(), rtol=1e-4, atol=1e-5)
 np.testing.assert_allclose(curvature, (total * rho * (1 - rho)).ravel(), rtol=1e-4, atol=1e-6)
+
+# A list so long that its pairs are summed from a grid of scores, here and on other platforms.
+import jax
+scores = generator.normal(size=(1, 700)).astype("float32")
+labels = generator.integers(0, 4, (1, 700)).astype("float32")
+step = jax.jit(jax.value_and_grad(lambda s, y: losses.PairwiseLogisticLoss()(y, s)))
+value, gradient = step(scores, labels)
+z = scores[0].astype(float)[:, None] - scores[0]
+counts = labels[0][:, None] > labels[0]
+slopes = counts / (1 + np.exp(z))
+np.testing.assert_allclose(value, np.sum(counts * np.logaddexp(0, -z)), rtol=2e-6)
+np.testing.assert_allclose(gradient[0], slopes.sum(0) - slopes.sum(1), atol=5e-4)  # of up to 300
+platforms = ("cpu", "cuda", "tpu")
+assert jax.export.export(step, platforms=platforms)(scores, labels).platforms == platforms
 print("trained")
 """
 

@@ -8,17 +8,16 @@ but its score and its label: for each label y they are functions of a score s, s
 `log(1 + e^(-z))` and its kin have no singularity nearer to the real numbers than `i pi`. A function
 so smooth is known from its values in a few Chebyshev nodes, with an error that falls by a constant
 factor with every node (Trefethen, Approximation Theory and Approximation Practice, Theorem 8.2): by
-1.65 for scores spread over 12, so that with 32 nodes only the rounding of float32 is left. So
-`NODES` scores for each of up to `LABELS` labels take the place of the documents on one side of the
-pairs, and a document gets its sums from the polynomials of its label.
+1.55 for scores spread over 14, so that 40 nodes leave little but the rounding of float32. So, label
+after label, `NODES` scores take the place of the documents on one side of the pairs, and the
+documents of the label get their sums from the polynomials through these.
 
 The error is a share of the largest number on the grid, not of a document's own. Where documents are
-in such good order that their sums are small beside those on the grid, all pairs are visited instead;
-as they are where scores are spread further, labels are more, or documents have weights.
-
-TIMES
+in such good order that their sums are small beside those on the grid, all pairs are visited; as
+they are where scores are spread further, labels are too many, or documents have weights.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -30,16 +29,15 @@ from tfrankloss.core.blocks import Documents
 from tfrankloss.core.lists import grades
 
 # Up to this size all pairs are visited.
-VISITED_LIST = 512
+VISITED_LIST = 640
 NODES = 40
 WIDEST_SPREAD = 14.0
 # The most different labels, and how many documents there must be for each.
 MOST_LABELS = 32
-LEAST_DOCUMENTS = 64
+LEAST_DOCUMENTS = 128
 # The sums of the documents must be this share of what they could be on the grid.
 LEAST_SHARE = 1e-3
-# Long lists are visited as several of this size: fewer visits, of more columns each. The sizes to
-# which lists of unknown length are padded are multiples of it.
+# Long lists are visited as several of this size: fewer visits, of more columns each.
 PART = 64
 
 Sums = tuple[Array, ...]
@@ -62,39 +60,31 @@ def sums_of_documents(
         by_pairs: the sums over all pairs.
     """
     labels, different = different_labels(documents.label, documents.mask)
-    size = ops.shape(documents.score)[1]
-    fits = ops.logical_and(spread <= WIDEST_SPREAD, different * LEAST_DOCUMENTS <= size)
-    weights = ops.cast(documents.mask, documents.weight.dtype)
-    fits = ops.logical_and(fits, ops.all(documents.weight == weights))
+    fits = _all(
+        spread <= WIDEST_SPREAD,
+        LEAST_DOCUMENTS * different <= ops.shape(documents.score)[1],
+        ops.all(documents.weight == ops.cast(documents.mask, documents.weight.dtype)),
+    )
     half = 0.5 * ops.maximum(spread, 1e-3)
     rows = _parts(documents)
-    nodes = ops.cast(_nodes()[None, :], documents.score.dtype)
+    zeros = ops.zeros_like(documents.score)[None]
 
     def add_label(number: Any, totals: tuple[Array, Array]) -> tuple[Array, Array]:
-        sums, possible = totals
-        label = ops.slice(labels, (number, 0, 0), (1, *ops.shape(labels)[1:]))[0]  # [batch, 1]
-        columns = Documents(
-            score=ops.zeros_like(rows.score[:, :1]) + ops.zeros_like(nodes),
-            scaled=half * nodes,
-            grade=repeated(label),
-            weight=ops.ones_like(nodes),
-        )
-        values = ops.reshape(ops.stack(at(columns, rows)), (count, -1, *ops.shape(label)[:1], NODES))
+        sums, largest = totals
+        label = ops.slice(labels, (number, 0, 0), (1, *ops.shape(labels)[1:]))[0]
+        values = ops.stack(at(_columns(rows, label, half), rows))
+        values = ops.reshape(values, (count, -1, ops.shape(label)[0], NODES))
         values = ops.sum(values, axis=1)  # over the parts of a list
+        peak = ops.max(ops.abs(values[:2]), axis=2, keepdims=True)
         here = documents.grade == label
-        largest = ops.max(ops.abs(values[:2]), axis=-1, keepdims=True)
-        polynomial = interpolate(values, documents.scaled / half)
-        return ops.where(here, polynomial, sums), ops.where(here, largest, possible)
+        polynomials = interpolate(values, documents.scaled / half)
+        return ops.where(here, polynomials, sums), ops.where(here, peak, largest)
 
-    def repeated(label):
-        times = ops.shape(rows.score)[0] // ops.shape(label)[0]
-        return ops.reshape(ops.zeros((times, 1, 1)) + label[None], (-1, 1))
-
-    zeros = ops.zeros((count, *ops.shape(documents.score)))
-    sums, possible = ops.fori_loop(0, ops.where(fits, different, 0), add_label, (zeros, zeros[:2]))
-    accurate = ops.sum(ops.abs(sums[:2]), axis=-1) >= LEAST_SHARE * ops.sum(possible, axis=-1)
+    start = (ops.tile(zeros, (count, 1, 1)), ops.tile(zeros, (2, 1, 1)))
+    sums, largest = ops.fori_loop(0, ops.where(fits, different, 0), add_label, start)
+    reached, possible = (ops.sum(ops.abs(x), axis=2) for x in (sums[:2], largest))
     return ops.cond(
-        ops.logical_and(fits, ops.all(accurate)),
+        _all(fits, ops.all(reached >= LEAST_SHARE * possible)),
         lambda: tuple(sums[i] for i in range(count)),
         by_pairs,
     )
@@ -104,12 +94,12 @@ def different_labels(labels: Array, mask: Array) -> tuple[Array, Array]:
     """The different labels of each list from the lowest one on, `[MOST_LABELS, batch, 1]`.
 
     And the largest number of them in a list, more than `MOST_LABELS` if these are not all. In lists
-    with fewer the rest is NaN.
+    with fewer, the rest is NaN.
     """
     infinity = float("inf")
 
     def some_are_left(number: Any, rest: Array, _: Array) -> Array:
-        return ops.logical_and(number <= MOST_LABELS, ops.any(rest < infinity))
+        return ops.logical_and(number < MOST_LABELS, ops.any(rest < infinity))
 
     def take_lowest(number: Any, rest: Array, found: Array) -> tuple[Any, Array, Array]:
         lowest = ops.min(rest, axis=1, keepdims=True, initial=infinity)
@@ -117,8 +107,9 @@ def different_labels(labels: Array, mask: Array) -> tuple[Array, Array]:
         return number + 1, ops.where(rest > lowest, rest, infinity), found
 
     rest = ops.where(mask, labels, ops.full_like(labels, infinity))
-    found = ops.full((MOST_LABELS + 1, *ops.shape(labels)[:1], 1), infinity)
-    count, _, found = ops.while_loop(some_are_left, take_lowest, (0, rest, found))
+    found = ops.full((MOST_LABELS, ops.shape(labels)[0], 1), infinity, dtype=labels.dtype)
+    count, rest, found = ops.while_loop(some_are_left, take_lowest, (0, rest, found))
+    count = ops.where(ops.any(rest < infinity), MOST_LABELS + 1, count)
     return grades(found, found < infinity), count
 
 
@@ -139,22 +130,24 @@ def interpolate(values: Array, x: Array) -> Array:
     return coefficients[NODES - 1] + x * last - before
 
 
-def _nodes() -> np.ndarray:
-    return np.cos(np.pi * (np.arange(NODES) + 0.5) / NODES)
-
-
-def _cosines() -> np.ndarray:
-    """The coefficients of Chebyshev polynomials, of the last one first, from values in the nodes."""
-    degrees = np.arange(NODES)[::-1]
-    cosines = np.cos(np.pi / NODES * np.outer(degrees, np.arange(NODES) + 0.5))
-    return (np.where(degrees == 0, 1.0, 2.0)[:, None] / NODES * cosines).astype("float32")
+def _columns(rows: Documents, label: Array, half: Array) -> Documents:
+    """Documents of one label in the nodes, for each part of each list; `label` is `[batch, 1]`."""
+    nodes = ops.convert_to_tensor(_nodes()[None, :], dtype=label.dtype)
+    parts = ops.zeros_like(ops.reshape(rows.score[:, :1], (-1, ops.shape(label)[0], 1)))
+    label = ops.reshape(parts + label, (-1, 1))
+    return Documents(
+        score=ops.zeros_like(label) + ops.zeros_like(nodes),
+        scaled=half * nodes,
+        label=label,
+        grade=label,
+        weight=ops.ones_like(nodes),
+    )
 
 
 def _parts(documents: Documents) -> Documents:
     """The documents in lists of `PART`, part after part of the whole batch."""
-    size = documents.score.shape[1]
-    batch = ops.shape(documents.score)[0]
-    padding = 0 if size is None else -size % PART
+    batch, size = ops.shape(documents.score)
+    padding = -size % PART
 
     def parts(x: Array, fill: float = 0.0) -> Array:
         x = ops.pad(x, ((0, 0), (0, padding)), constant_values=fill)
@@ -164,6 +157,22 @@ def _parts(documents: Documents) -> Documents:
     return Documents(
         score=parts(documents.score),
         scaled=parts(documents.scaled),
-        weight=parts(documents.weight),
+        label=parts(documents.label),
         grade=parts(documents.grade, fill=float("nan")),
+        weight=parts(documents.weight),
     )
+
+
+def _nodes() -> np.ndarray:
+    return np.cos(np.pi / NODES * (np.arange(NODES) + 0.5))
+
+
+def _cosines() -> np.ndarray:
+    """What makes coefficients of Chebyshev polynomials, the last one first, of values in nodes."""
+    degrees = np.arange(NODES)[::-1]
+    cosines = np.cos(np.pi / NODES * np.outer(degrees, np.arange(NODES) + 0.5))
+    return (np.where(degrees == 0, 1.0, 2.0)[:, None] / NODES * cosines).astype("float32")
+
+
+def _all(*conditions: Array) -> Array:
+    return functools.reduce(ops.logical_and, conditions)

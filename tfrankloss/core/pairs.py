@@ -19,6 +19,10 @@ What makes a pair cheap:
 - The logarithm was most of the time of the logistic loss. Where the pair has no weight of its own,
   the sum of logarithms over a visit of 16 rows is one logarithm of a product of factors in [1, 2].
   Where it has, a polynomial takes 40% of the time of the whole loss off.
+- Value and slope are two programs inside of XLA's, and what is costly and used by both is written
+  to memory, row by row. So they share no division: with one, the soft zero-one loss took twice as
+  long, and six times with 128 lists of 1,000.
+- Where only labels weigh, long lists do without most pairs: see `grid`.
 - A weight that depends on the distance of two ranks is read from a table (`ByDistance`).
 
 Vocabulary: `document` and `other` are the two documents of a pair; their attributes broadcast
@@ -165,6 +169,20 @@ PairFactor = Callable[[Documents, Documents], Array]
 Weights = Callable[[Documents, Documents], PairWeights]
 
 
+class ByLabel:
+    """Weights that look at nothing but `label` and `grade` of the two documents.
+
+    What a document adds up over its pairs is then a function of its label and score, and long lists
+    need not visit all pairs: see `grid`.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+
+    def __call__(self, document: Documents, other: Documents) -> PairWeights:
+        return self._weights(document, other)
+
+
 class Hinge(Phi):
     """`max(0, 1 - z)`."""
 
@@ -249,10 +267,6 @@ def preferred(weight: PairFactor | None = None) -> Weights:
     return weights
 
 
-# So weighted, the sums of a document depend on nothing but its score, its label and its weight.
-BY_LABEL = preferred()
-
-
 def directed(weight: PairFactor) -> Weights:
     """Pairs of different labels, weighted by any function of the higher and the lower document."""
 
@@ -326,9 +340,11 @@ def pair_sums(
     documents.index = ops.arange(ops.shape(documents.score)[1])[None, :]
     middle, spread = score_range(documents.score, documents.mask)
     documents.scaled = sigma * (documents.score - middle)
-    sums = functools.partial(_sums, phi, weights, top, curvature)
+    count = 3 if curvature else 2
+    sums = functools.partial(_sums, phi, weights, top, count)
     if phi.uses_powers:
-        results = _sums_of_powers(sums, documents, sigma * spread, weights is BY_LABEL, 3 if curvature else 2)
+        by_label = isinstance(weights, ByLabel)
+        results = _sums_of_powers(sums, documents, sigma * spread, by_label, count)
     else:
         results = sums(documents)
     values, gradient, *bend = (result[:, :size] for result in results)
@@ -371,32 +387,32 @@ def _sums(
     phi: Phi,
     weights: Weights,
     top: int | None,
-    curvature: bool,
+    count: int,
     documents: Documents,
     columns: Documents | None = None,
     compact: bool = False,
 ) -> Sums:
     """Value, gradient and, where asked for, curvature of each document, for sigma = 1.
 
-    Or, where given, of each of other documents, the `columns`, among `documents`.
+    Or of each of the `columns`, other documents that are compared with these.
     """
     size = documents.score.shape[1]
     columns = documents if columns is None else columns
-    pass_over = functools.partial(sum_over_rows, sums=3 if curvature else 2, compact=compact)
-    terms = functools.partial(_terms, phi, curvature)
+    pass_over = functools.partial(sum_over_rows, sums=count, compact=compact)
+    terms = functools.partial(_terms, phi, count)
     if top is None or (size is not None and top >= size):
         sums = pass_over(functools.partial(terms, weights), columns, documents)
     else:
         # Every document with the first ones; then the first ones with those after them.
         within = _restricted(weights, lambda other: other.index < top)
         beyond = _restricted(weights, lambda other: other.index >= top)
-        first = columns.map(lambda x: x[:, :top])
-        count = top if size is not None else ops.minimum(top, ops.shape(documents.score)[1])
-        others = documents.map(lambda x: x, lambda x: ByDistance(x.values, count))
+        first = documents.map(lambda x: x[:, :top])
+        distances = top if size is not None else ops.minimum(top, ops.shape(documents.score)[1])
+        others = documents.map(lambda x: x, lambda x: ByDistance(x.values, distances))
         sums = tuple(
             ops.concatenate([total[:, :top] + more, total[:, top:]], axis=1)
             for total, more in zip(
-                pass_over(functools.partial(terms, within), columns, documents, top=top),
+                pass_over(functools.partial(terms, within), documents, documents, top=top),
                 pass_over(functools.partial(terms, beyond), first, others),
                 strict=True,
             )
@@ -407,12 +423,12 @@ def _sums(
 
 def _terms(
     phi: Phi,
-    curvature: bool,
+    count: int,
     weights: Weights,
     document: Documents,
     other: Documents,
 ) -> tuple[Array | Logarithmic, ...]:
-    """The value, without the document's weight; the slope and the curvature."""
+    """The value, without the document's weight; the slope; and the curvature if `count` is 3."""
     forward, backward, weight, reverse_weight = weights(document, other)
     difference = Difference(document, other)
     value, decay = phi.value(difference)
@@ -423,7 +439,7 @@ def _terms(
         terms = [Logarithmic(terms[0], ops.where(forward, 1.0 + decay, 1.0))]
     slope, reverse_slope = phi.slopes(difference)
     both_ways = [(slope, -reverse_slope)]
-    if curvature:
+    if count == 3:
         both_ways.append(phi.curvatures(difference))
     for here, there in both_ways:
         here, there = document.weight * here, other.weight * there

@@ -313,7 +313,8 @@ class ARPLoss2(RankWeightedLoss):
     uses_ranks = False
 
     def weights(self, documents: Documents) -> Weights:
-        return pairs.preferred(lambda document, other: ops.abs(document.label - other.label))
+        gap = pairs.preferred(lambda document, other: ops.abs(document.label - other.label))
+        return pairs.ByLabel(gap)
 
 
 @register

@@ -65,7 +65,7 @@ class PlainPairLoss(PairLoss):
     """A pairwise loss whose weights do not depend on ranks."""
 
     phi: pairs.Phi
-    weights = staticmethod(pairs.BY_LABEL)
+    weights: pairs.Weights = pairs.ByLabel(pairs.preferred())
 
     def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
         documents = documents_of(lists)
