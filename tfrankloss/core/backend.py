@@ -196,16 +196,21 @@ def ragged_to_dense(x: Any, fill: float) -> tuple[Array, Array]:
     return dense, positions[None, :] < lengths[:, None]
 
 
-def check_same_row_lengths(first: Any, second: Any) -> None:
-    """Raises where two ragged tensors do not hold the same lists."""
+def same_row_lengths(first: Any, second: Any) -> Any:
+    """`first`, or an error where two ragged tensors do not hold the same lists."""
     message = "y_true and y_pred are ragged and their lists have different lengths."
     if NAME == "tensorflow" and not tf.executing_eagerly():
-        tf.debugging.assert_equal(first.row_lengths(), second.row_lengths(), message)
-    elif first.row_lengths().numpy().tolist() != second.row_lengths().numpy().tolist():
+        check = tf.debugging.assert_equal(first.row_lengths(), second.row_lengths(), message)
+        with tf.control_dependencies([] if check is None else [check]):
+            # Whatever is made of the lists waits for the check.
+            splits = tf.identity(first.row_splits)
+        return tf.RaggedTensor.from_row_splits(first.values, splits, validate=False)
+    if first.row_lengths().numpy().tolist() != second.row_lengths().numpy().tolist():
         raise ValueError(
             f"{message} Received: y_true.row_lengths()={first.row_lengths().numpy().tolist()}, "
             f"y_pred.row_lengths()={second.row_lengths().numpy().tolist()}"
         )
+    return first
 
 
 def padded_list_size(x: Array) -> Array | None:

@@ -87,7 +87,7 @@ def receive(
         masks.append(mask)
 
     if backend.is_ragged(y_true) and backend.is_ragged(y_pred):
-        backend.check_same_row_lengths(y_true, y_pred)
+        y_true = backend.same_row_lengths(y_true, y_pred)
     y_true, masks = _dense(y_true, masks, fill=-1)
     y_pred, masks = _dense(y_pred, masks, fill=0)
     labels = _labels(ops.convert_to_tensor(y_true), labels_rank)
