@@ -31,6 +31,7 @@ pair counts.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -103,23 +104,29 @@ class Difference:
         With a division of its own: XLA for CPU writes a division that two sums share to memory.
         """
         if hasattr(self.document, "power"):
-            return 1.0 / (2.0 + self._ratio + self._inverse_ratio)
+            return 1.0 / (2.0 + self.growth + self.shrinkage)
         return self.right * self.wrong
 
     @functools.cached_property
     def decay(self) -> Array:
         """`e^(-|z|)`."""
         if hasattr(self.document, "power"):
-            return ops.minimum(self._ratio, self._inverse_ratio)
+            return ops.minimum(self.growth, self.shrinkage)
         return ops.exp(-ops.abs(self.z))
 
     @functools.cached_property
-    def _ratio(self) -> Array:
-        return self.document.power * self.other.inverse_power
+    def growth(self) -> Array:
+        """`e^z`."""
+        if hasattr(self.document, "power"):
+            return self.document.power * self.other.inverse_power
+        return ops.exp(self.z)
 
     @functools.cached_property
-    def _inverse_ratio(self) -> Array:
-        return self.document.inverse_power * self.other.power
+    def shrinkage(self) -> Array:
+        """`e^(-z)`."""
+        if hasattr(self.document, "power"):
+            return self.document.inverse_power * self.other.power
+        return ops.exp(-self.z)
 
     @functools.cached_property
     def _inverse_sum(self) -> Array:
@@ -129,11 +136,13 @@ class Difference:
 class Phi:
     """A function of z and its derivatives.
 
-    `uses_powers`: whether it is one of e^z. `weighs_value`: whether weights of documents multiply
-    the value, as they do the derivatives.
+    `uses_powers`: whether it is one of e^z. `on_grid`: whether its sums over documents are smooth
+    enough for a `grid`. `weighs_value`: whether weights of documents multiply the value, as they do
+    the derivatives.
     """
 
     uses_powers = False
+    on_grid = False
     weighs_value = True
 
     def value(self, difference: Difference) -> tuple[Array, Array | None]:
@@ -197,27 +206,33 @@ class Hinge(Phi):
 class Exponential(Phi):
     """`e^(-z)`, continued linearly where `-z` exceeds `EXPONENT_LIMIT`."""
 
+    uses_powers = True
+
     def value(self, difference: Difference) -> tuple[Array, None]:
         beyond = ops.maximum(-difference.z - EXPONENT_LIMIT, 0.0)
-        return self._power(-difference.z) * (1.0 + beyond), None
+        return self._limited(difference.shrinkage) * (1.0 + beyond), None
 
     def slopes(self, difference: Difference) -> tuple[Array, Array]:
-        return -self._power(-difference.z), -self._power(difference.z)
+        return -self._limited(difference.shrinkage), -self._limited(difference.growth)
 
     def curvatures(self, difference: Difference) -> tuple[Array, Array]:
         return tuple(
-            ops.where(exponent > EXPONENT_LIMIT, 0.0, self._power(exponent))
-            for exponent in (-difference.z, difference.z)
+            ops.where(exponent > EXPONENT_LIMIT, 0.0, self._limited(power))
+            for exponent, power in (
+                (-difference.z, difference.shrinkage),
+                (difference.z, difference.growth),
+            )
         )
 
-    def _power(self, exponent: Array) -> Array:
-        return ops.exp(ops.minimum(exponent, EXPONENT_LIMIT))
+    def _limited(self, power: Array) -> Array:
+        return ops.minimum(power, math.exp(EXPONENT_LIMIT))
 
 
 class Logistic(Phi):
     """`log(1 + e^(-z))`."""
 
     uses_powers = True
+    on_grid = True
 
     def value(self, difference: Difference) -> tuple[Array, Array]:
         return ops.maximum(-difference.z, 0.0), difference.decay
@@ -242,6 +257,7 @@ class SoftZeroOne(Phi):
     """`1 / (1 + e^z)`."""
 
     uses_powers = True
+    on_grid = True
 
     def value(self, difference: Difference) -> tuple[Array, None]:
         return difference.wrong, None
@@ -343,8 +359,8 @@ def pair_sums(
     count = 3 if curvature else 2
     sums = functools.partial(_sums, phi, weights, top, count)
     if phi.uses_powers:
-        by_label = isinstance(weights, ByLabel)
-        results = _sums_of_powers(sums, documents, sigma * spread, by_label, count)
+        on_grid = phi.on_grid and isinstance(weights, ByLabel)
+        results = _sums_of_powers(sums, documents, sigma * spread, on_grid, count)
     else:
         results = sums(documents)
     values, gradient, *bend = (result[:, :size] for result in results)
@@ -354,7 +370,7 @@ def pair_sums(
 
 
 def _sums_of_powers(
-    sums: Callable[..., Sums], documents: Documents, spread: Array, by_label: bool, count: int
+    sums: Callable[..., Sums], documents: Documents, spread: Array, on_grid: bool, count: int
 ) -> Sums:
     """`_sums` with powers where they are in range, and from a grid where that is faster."""
     dtype = keras.backend.standardize_dtype(documents.score.dtype)
@@ -378,7 +394,7 @@ def _sums_of_powers(
 
         return grid.sums_of_documents(documents, spread, count, at, by_pairs)
 
-    if not by_label or dtype != "float32":
+    if not on_grid or dtype != "float32":
         return by_pairs()
     return if_shorter(documents.score, grid.VISITED_LIST, by_pairs, by_grid)
 

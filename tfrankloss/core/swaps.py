@@ -2,7 +2,8 @@
 
 Each function looks at `documents` in the order of their ranks and returns the absolute change for a
 pair, `change(document, other)`. Sums over what lies between the two come from running sums, so that
-a pair costs a handful of operations. `topn` is the cutoff of the metric.
+a pair costs a handful of operations, and no division: value and slope both use the change, and XLA
+for CPU would write it to memory for the two. `topn` is the cutoff of the metric.
 """
 
 from collections.abc import Callable
@@ -41,23 +42,22 @@ def precision(documents: Documents, topn: int) -> Change:
 
 def reciprocal_rank(documents: Documents, topn: int | None) -> Change:
     """Reciprocal rank: the first relevant document after the swap against the one before."""
+    credit = ranks.inverse_discounts(documents.rank, "linear", topn) + 0.0 * documents.label
     rank, infinity = documents.rank + 0.0 * documents.label, float("inf")
     documents.relevant = ops.logical_and(documents.label > 0, documents.mask)
     relevant_ranks = ops.where(documents.relevant, rank, ops.full_like(rank, infinity))
     first = ops.min(relevant_ranks, axis=1, keepdims=True)
-    later = ops.where(relevant_ranks > first, relevant_ranks, ops.full_like(rank, infinity))
-    documents.first = first + ops.zeros_like(rank)
-    documents.second = ops.min(later, axis=1, keepdims=True) + ops.zeros_like(rank)
-
-    def credit(rank: Array) -> Array:
-        inside = rank < infinity if topn is None else rank <= topn
-        return ops.where(inside, 1.0 / rank, ops.zeros_like(rank))
+    after = ops.logical_and(documents.relevant, rank > first)
+    documents.credit = credit
+    documents.is_first = rank == first
+    documents.first = _highest(credit, documents.relevant)
+    documents.second = _highest(credit, after)
 
     def change(document: Documents, other: Documents) -> Array:
-        relevant = ops.where(document.relevant, document.rank, other.rank)
-        replacement = ops.where(document.relevant, other.rank, document.rank)
-        rest = ops.where(relevant == document.first, document.second, document.first)
-        difference = ops.abs(credit(ops.minimum(rest, replacement)) - credit(document.first))
+        is_first = ops.where(document.relevant, document.is_first, other.is_first)
+        replacement = ops.where(document.relevant, other.credit, document.credit)
+        rest = ops.where(is_first, document.second, document.first)
+        difference = ops.abs(ops.maximum(rest, replacement) - document.first)
         return ops.where(
             document.relevant != other.relevant, difference, ops.zeros_like(difference)
         )
@@ -79,7 +79,8 @@ def average_precision(documents: Documents, topn: int | None) -> Change:
         documents.credit = ops.where(inside, documents.credit, 0.0 * documents.credit)
     documents.count = ops.cumsum(relevant, axis=1)
     documents.running = ops.cumsum(relevant * documents.credit, axis=1)
-    documents.total = ops.sum(relevant, axis=1, keepdims=True) + ops.zeros_like(relevant)
+    total = ops.sum(relevant, axis=1, keepdims=True)
+    documents.share = ranks.divide_no_nan(ops.ones_like(relevant), total)
 
     def change(document: Documents, other: Documents) -> Array:
         upper, lower = _by_rank(document, other, ("relevant", "credit", "count", "running"))
@@ -87,8 +88,7 @@ def average_precision(documents: Documents, topn: int | None) -> Change:
         down = down - (lower.running - upper.running)
         up = (upper.count + 1.0) * upper.credit - lower.count * lower.credit
         up = up + (lower.running - lower.credit - upper.running)
-        difference = ops.abs(ops.where(upper.relevant > 0, down, up))
-        difference = ranks.divide_no_nan(difference, document.total + 0.0 * difference)
+        difference = document.share * ops.abs(ops.where(upper.relevant > 0, down, up))
         return ops.where(
             document.relevant != other.relevant, difference, ops.zeros_like(difference)
         )
@@ -112,6 +112,7 @@ def expected_reciprocal_rank(documents: Documents, topn: int | None) -> Change:
     going_on = 1.0 - ops.minimum(documents.satisfied, 1.0 - 1e-7)
     documents.through = ops.cumsum(ops.log(going_on), axis=1)  # includes the document itself
     documents.reach = documents.through - ops.log(going_on)
+    documents.reached = ops.exp(documents.reach)
     earned = documents.satisfied * documents.credit
 
     def compose(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -122,14 +123,20 @@ def expected_reciprocal_rank(documents: Documents, topn: int | None) -> Change:
     documents.from_next = ops.pad(documents.from_here[:, 1:], ((0, 0), (0, 1)))
 
     def change(document: Documents, other: Documents) -> Array:
-        names = ("satisfied", "credit", "through", "reach", "from_here", "from_next")
+        names = ("credit", "through", "reach", "reached", "from_here", "from_next")
         upper, lower = _by_rank(document, other, names)
         passing = ops.exp(ops.minimum(lower.reach - upper.through, 0.0))
         between = upper.from_next - passing * lower.from_here
         loss = ops.abs(upper.credit - between - passing * lower.credit)
-        return ops.exp(upper.reach) * ops.abs(document.satisfied - other.satisfied) * loss
+        return upper.reached * ops.abs(document.satisfied - other.satisfied) * loss
 
     return change
+
+
+def _highest(credit: Array, mask: Array) -> Array:
+    """The highest credit of a list, for each of its documents; 0 if the mask leaves none."""
+    highest = ops.max(ops.where(mask, credit, ops.zeros_like(credit)), axis=1, keepdims=True)
+    return highest + ops.zeros_like(credit)
 
 
 def _by_rank(
