@@ -20,6 +20,9 @@ from benchmarks.workers.protocol import MEMORY_LIMIT_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORT_SECONDS = 300
+# With oneDNN, TensorFlow keeps what it once had: its steps would seem to need no memory. For times
+# it stays on, because it is what users have.
+SHOWN_MEMORY = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
 SIGNS_OF_MEMORY = ("out of memory", "bad_alloc", "allocate memory", "memoryerror")
 
 
@@ -36,8 +39,10 @@ class Worker:
         memory_limit_gigabytes: float,
         time_limit: float,
         command: list[str] | None = None,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.library = library
+        self._environment = environment or {}
         self._command = command or [worker_module(library)]
         self.versions: dict[str, str] = {}
         self._memory_limit = memory_limit_gigabytes
@@ -63,6 +68,7 @@ class Worker:
             "CUDA_VISIBLE_DEVICES": "",
             "JAX_PLATFORMS": "cpu",
             MEMORY_LIMIT_VARIABLE: str(self._memory_limit),
+            **self._environment,
         }
         self._process = subprocess.Popen(
             [python, "-m", *self._command],

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import report
-from benchmarks.client import Worker, WorkerError
+from benchmarks.client import SHOWN_MEMORY, Worker, WorkerError
 from benchmarks.lists import Shape
 from benchmarks.registry import LOSSES
 
@@ -27,10 +27,13 @@ WORKER_SECONDS = 2.5 * MOST_SECONDS
 def main() -> None:
     """Lets every loss grow that the command line asks for."""
     options = parse_arguments()
-    records: list[report.Record] = []
+    records = report.read(options.output, "growth") if options.resume else []
+    measured = {record["loss"] for record in records}
     versions: dict[str, dict[str, str]] = {}
     text = ""
     for name in options.losses.split(","):
+        if name in measured:
+            continue
         record, found = grow(name, options)
         versions.update({"ours": found} if found else {})
         records.append(record)
@@ -50,6 +53,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--plain", action="store_true", help="no XLA around the step")
     parser.add_argument("--seed", type=int, default=0, help="seed of the data")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in --output, skip what it has"
+    )
     parser.add_argument("--update-readme", action="store_true", help="put the table there")
     options = parser.parse_args()
     unknown = [name for name in options.losses.split(",") if name not in LOSSES]
@@ -61,7 +67,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def grow(name: str, options: argparse.Namespace) -> tuple[report.Record, dict[str, str]]:
     """The points of one loss up to its limit, and the versions in use."""
-    worker = Worker("ours", WORKER_GIGABYTES, WORKER_SECONDS)
+    worker = Worker("ours", WORKER_GIGABYTES, WORKER_SECONDS, environment=SHOWN_MEMORY)
     points: list[report.Record] = []
     stopped = ""
     for size in options.sizes:

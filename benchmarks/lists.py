@@ -25,12 +25,13 @@ class Shape(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Reads ``32x200``, ``ragged`` (32 lists) or ``ragged64`` (64 lists)."""
+        """Reads ``32x200``, ``ragged`` (32 lists), ``ragged64`` (64 lists), and what it prints."""
         if text.startswith(RAGGED):
             batch = int(text[len(RAGGED) :] or 32)
             return cls(batch, int(ragged_lengths(batch).max()), ragged=True)
-        lists, width = text.lower().split("x")
-        return cls(int(lists), int(width))
+        sizes = text.lower().removesuffix(f" {RAGGED}").replace("×", "x")
+        batch, width = map(int, sizes.split("x"))
+        return cls(batch, width, text.endswith(RAGGED))
 
     def __str__(self) -> str:
         return f"{self.batch} × {self.width}" + (f" {RAGGED}" if self.ragged else "")

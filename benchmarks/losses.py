@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import report
-from benchmarks.client import Worker, WorkerError
+from benchmarks.client import SHOWN_MEMORY, Worker, WorkerError
 from benchmarks.environments import PEERS
 from benchmarks.lists import Shape
 from benchmarks.registry import CHOOSE_XLA, LOSSES, OURS, Loss, markdown
@@ -55,6 +55,10 @@ def main() -> None:
     finally:
         for worker in workers.values():
             worker.stop()
+    if options.memory:
+        measure_memory(records, [x for x in workers if x in CHOOSE_XLA], options)
+        text = report.losses_markdown(run, records, libraries)
+        report.write(options.output, "losses", run, records, text)
     print("\n" + text)
     report.plot_losses(options.output, records, libraries)
     if options.update_readme:
@@ -87,6 +91,12 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run in --output, skip what it has"
+    )
+    parser.add_argument(
+        "--no-memory",
+        dest="memory",
+        action="store_false",
+        help="leave the memory of what runs on TensorFlow to a later run with --resume",
     )
     parser.add_argument("--update-readme", action="store_true", help="put the tables there")
     options = parser.parse_args()
@@ -196,12 +206,42 @@ def measure(
 def look(worker: Worker, xla: bool, result: dict[str, Any]) -> np.ndarray:
     """Takes gradient and memory of a prepared step, and picks the repetitions per round."""
     _, gradient = worker.gradient(xla)
-    memory = worker.memory(xla)
+    if worker.library not in CHOOSE_XLA:  # see measure_memory
+        note_memory(worker, xla, result)
     first = worker.run(1, xla)["seconds"][0]
-    result["extra_megabytes"] = memory["extra_megabytes"]
-    result["memory_method"] = memory["method"]
     result["repetitions"] = int(np.clip(ROUND_SECONDS / first, 1, MOST_REPETITIONS))
     return gradient
+
+
+def note_memory(worker: Worker, xla: bool, result: dict[str, Any]) -> None:
+    """Puts the peak extra memory of a prepared step into the result."""
+    memory = worker.memory(xla)
+    result["extra_megabytes"] = memory["extra_megabytes"]
+    result["memory_method"] = memory["method"]
+
+
+def measure_memory(
+    records: list[report.Record], libraries: list[str], options: argparse.Namespace
+) -> None:
+    """The memory of what runs on TensorFlow and has a time, in processes where it shows."""
+
+    def measure_all(library: str) -> None:
+        worker = Worker(library, options.memory_limit, options.time_limit, environment=SHOWN_MEMORY)
+        for record in records:
+            result = record["libraries"].get(library, {})
+            if "milliseconds" not in result or "extra_megabytes" in result:
+                continue
+            shape, xla = Shape.parse(record["shape"]), record["xla"]
+            with contextlib.suppress(WorkerError):
+                worker.prepare(record["loss"], shape, xla, options.seed, warm_up_steps=1)
+                note_memory(worker, xla, result)
+                worker.forget()
+                memory = report.number(result["extra_megabytes"])
+                print(f"{library} {record['loss']} {shape}: {memory} MB", flush=True)
+        worker.stop()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(measure_all, libraries))
 
 
 def run_rounds(
