@@ -38,6 +38,7 @@ def slow(parameters: Any) -> Any:
 WIDTH = 37
 CASES = [
     case(losses.PairwiseHingeLoss, oracles.pairwise_hinge, sigma=0.7),
+    case(losses.PairwiseExponentialLoss, oracles.pairwise_exponential, sigma=0.7),
     case(losses.PairwiseLogisticLoss, oracles.pairwise_logistic),
     case(losses.PairwiseSoftZeroOneLoss, oracles.pairwise_soft_zero_one),
     case(losses.UniqueSoftmaxLoss, oracles.unique_softmax),
@@ -46,6 +47,7 @@ CASES = [
     case(losses.LambdaRankLoss, lambdarank, topn=20),
     slow(case(losses.LambdaRankLoss, lambdarank, metric="mrr")),
     slow(case(losses.LambdaRankLoss, lambdarank, metric="map", topn=4)),
+    slow(case(losses.LambdaRankLoss, lambdarank, metric="err", topn=4)),
     slow(case(losses.NDCGLoss1, ndcg_loss1, topn=5)),
     case(losses.NDCGLoss2, ndcg_loss2, topn=5),
     slow(case(losses.NDCGLoss2, ndcg_loss2, topn=5, cutoff="truncated")),
@@ -70,10 +72,10 @@ def test_long_lists_in_float32(case: Case) -> None:
     if not isinstance(case.loss, losses.ApproxNDCGLoss):
         assert_equals_oracle(case, step, labels, scores, weights)
         return
-    for far in (200.0, 2000.0):
+    for far, offset in ((200.0, 0.0), (2000.0, 0.0), (2000.0, 1000.0)):
         # Soft ranks of scores so far apart are steps: one document far away is enough.
-        scores = make_batch(1.0)[1]
-        scores[:, 3] = far
+        scores = make_batch(1.0)[1] + np.float32(offset)
+        scores[:, 3] += far
         assert_equals_oracle(case, step, labels, scores, weights)
 
 

@@ -66,16 +66,19 @@ def make_lists(spread: float, labels: int = 5) -> tuple[Array, Array]:
 
 
 @pytest.fixture
-def polynomials(monkeypatch) -> list[Any]:
-    """Has the grid used for lists of 300; the labels that went over it, operation by operation."""
+def ways(monkeypatch) -> list[str]:
+    """Has lists of 300 go over the grid; and how sums were made, operation by operation."""
     monkeypatch.setattr(grid, "VISITED_LIST", 100)
     monkeypatch.setattr(grid, "LEAST_DOCUMENTS", 20)
-    calls: list[Any] = []
-    interpolate = grid.interpolate
-    monkeypatch.setattr(
-        grid, "interpolate", lambda *arguments: calls.append(1) or interpolate(*arguments)
-    )
-    return calls
+    found: list[str] = []
+    sums = pairs._sums
+
+    def noted(*arguments: Any, columns: Documents | None = None, **options: Any) -> Any:
+        found.append("pairs" if columns is None else "grid")
+        return sums(*arguments, columns=columns, **options)
+
+    monkeypatch.setattr(pairs, "_sums", noted)
+    return found
 
 
 def sums(
@@ -125,21 +128,21 @@ def assert_are_sums(
     ],
 )
 def test_sums_from_a_grid(
-    polynomials: list[Any], spread: float, phi: pairs.Phi, oracle: Oracle, weight: Any
+    ways: list[str], spread: float, phi: pairs.Phi, oracle: Oracle, weight: Any
 ) -> None:
     scores, labels = make_lists(spread)
     factor = None if weight is None else lambda one, other: abs(one.label - other.label)
     result = sums(scores, labels, phi, pairs.ByLabel(pairs.preferred(factor)))
-    assert len(polynomials) == 5
+    assert ways == ["grid"] * 5
     # The curvature of the soft zero-one loss changes its sign twice within a unit of the score.
     assert_are_sums(result, oracle, scores, labels, weight or one, relative=1e-5, unit=1.0)
 
 
-def test_a_list_of_one_label_has_no_pairs(polynomials: list[Any]) -> None:
+def test_a_list_of_one_label_has_no_pairs(ways: list[str]) -> None:
     scores, labels = make_lists(6.0)
     labels[0] = 2.0
     result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(pairs.preferred()))
-    assert len(polynomials) == 5
+    assert ways == ["grid"] * 5
     assert result.values[0] == 0 and not np.any(result.gradient[0])
     assert_are_sums(result, LOGISTIC, scores, labels)
 
@@ -154,7 +157,7 @@ def in_order(scores: Array, labels: Array) -> Array:
 
 
 @pytest.mark.parametrize("reason", ["spread", "labels", "weights", "order"])
-def test_pairs_are_visited_where_a_grid_does_not_fit(polynomials: list[Any], reason: str) -> None:
+def test_pairs_are_visited_where_a_grid_does_not_fit(ways: list[str], reason: str) -> None:
     scores, labels = make_lists(
         14.1 if reason == "spread" else 9.0, 17 if reason == "labels" else 2
     )
@@ -164,12 +167,33 @@ def test_pairs_are_visited_where_a_grid_does_not_fit(polynomials: list[Any], rea
     if reason == "order":
         scores = in_order(scores, labels)
     result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(pairs.preferred()), weight)
-    assert len(polynomials) == (2 if reason == "order" else 0)
+    assert ways == (["grid", "grid", "pairs"] if reason == "order" else ["pairs"])
     if weight is not None:
         result = Derivatives(*(x / 2.0 for x in result))
     # Slopes of documents in order are a ten-thousandth of those on the grid, and the value is a sum
     # of logarithms next to 1.
     assert_are_sums(result, LOGISTIC, scores, labels, relative=1e-4 if reason == "order" else 2e-6)
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e4])
+@pytest.mark.parametrize("ulps", [1, 5, 500])
+def test_scores_far_from_zero(ways: list[str], offset: float, ulps: int) -> None:
+    """The middle of such scores is rounded, and padding is far away."""
+    scores, labels = make_lists(1.0)
+    step = np.spacing(np.float32(offset))
+    scores = (offset + step * np.round(ulps * scores)).astype("float32")
+    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(pairs.preferred()))
+    assert "pairs" not in ways
+    assert_are_sums(result, LOGISTIC, scores, labels)
+
+
+def test_curvature_of_a_list_in_reverse_order(ways: list[str]) -> None:
+    """Values and slopes are as large as can be, and curvatures as small."""
+    scores, labels = make_lists(9.0, labels=2)
+    scores = -in_order(scores, labels)
+    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(pairs.preferred()))
+    assert ways[-1] == "pairs"
+    assert_are_sums(result, LOGISTIC, scores, labels)
 
 
 @pytest.mark.parametrize("most", [3, 5])
@@ -198,31 +222,53 @@ def test_polynomials_through_the_nodes() -> None:
         np.testing.assert_allclose(actual[0], function(x), atol=4e-6)
 
 
-@pytest.mark.parametrize(
-    ("loss", "oracle"),
-    [
-        (losses.PairwiseLogisticLoss(), LOGISTIC),
-        (losses.PairwiseSoftZeroOneLoss(sigma=0.5), SOFT_ZERO_ONE),
-    ],
-)
-def test_long_lists_of_unknown_size(loss: losses.RankingLoss, oracle: Oracle) -> None:
-    """A compiled program decides when it runs: lists of 700 go over the grid, lists of 90 not."""
+def make_list(size: int) -> tuple[Array, Array]:
+    generator = np.random.default_rng(size)
+    scores = generator.normal(size=(1, size)).astype("float32")
+    return generator.choice(5, (1, size)).astype("float32"), scores
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None])] * 2)
+
+def step_of(loss: losses.RankingLoss, size: int | None) -> Any:
+    @tf.function(input_signature=[tf.TensorSpec([None if size is None else 1, size])] * 2)
     def step(labels: Any, scores: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(scores)
             value = loss(labels, scores)
         return value, tape.gradient(value, scores)
 
+    return step
+
+
+def assert_is_loss(
+    loss: losses.RankingLoss, oracle: Oracle, step: Any, labels: Array, scores: Array
+) -> None:
+    value, gradient = step(labels, scores)
+    wanted = oracle.sums(loss.sigma * scores[0].astype(float), labels[0], one)
+    largest = loss.sigma * np.abs(wanted[1]).max()
+    np.testing.assert_allclose(value, wanted[0], rtol=2e-6)
+    np.testing.assert_allclose(gradient[0], loss.sigma * wanted[1], atol=2e-6 * largest)
+
+
+def test_compiled_programs_use_the_grid(monkeypatch) -> None:
+    sums = pairs._sums
+
+    def without_pairs(*arguments: Any, columns: Documents | None = None, **options: Any) -> Any:
+        found = sums(*arguments, columns=columns, **options)
+        return tuple(x * np.nan for x in found) if columns is None else found
+
+    monkeypatch.setattr(pairs, "_sums", without_pairs)
+    loss = losses.PairwiseLogisticLoss()
+    assert_is_loss(loss, LOGISTIC, step_of(loss, 700), *make_list(700))
+
+
+def test_long_lists_of_unknown_size() -> None:
+    """A program decides when it runs."""
+    loss = losses.PairwiseSoftZeroOneLoss(sigma=0.5)
+    step = step_of(loss, None)
     for size in (90, 700):
-        generator = np.random.default_rng(size)
-        scores = generator.normal(size=(1, size)).astype("float32")
-        labels = generator.choice(5, (1, size)).astype("float32")
-        value, gradient = step(labels, scores)
-        wanted = oracle.sums(loss.sigma * scores[0].astype(float), labels[0], one)
-        np.testing.assert_allclose(value, wanted[0], rtol=2e-6)
-        largest = np.abs(wanted[1]).max()
-        np.testing.assert_allclose(
-            gradient[0], loss.sigma * wanted[1], atol=2e-6 * loss.sigma * largest
-        )
+        assert_is_loss(loss, SOFT_ZERO_ONE, step, *make_list(size))
+
+
+def test_no_lists() -> None:
+    loss = losses.PairwiseLogisticLoss(reduction="none")
+    assert loss(np.zeros((0, 700)), np.zeros((0, 700))).shape == (0,)

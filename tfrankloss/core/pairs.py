@@ -359,7 +359,7 @@ def pair_sums(
     count = 3 if curvature else 2
     sums = functools.partial(_sums, phi, weights, top, count)
     if phi.uses_powers:
-        on_grid = phi.on_grid and isinstance(weights, ByLabel)
+        on_grid = phi.on_grid and top is None and isinstance(weights, ByLabel)
         results = _sums_of_powers(sums, documents, sigma * spread, on_grid, count)
     else:
         results = sums(documents)
@@ -390,9 +390,9 @@ def _sums_of_powers(
 
     def by_grid() -> Sums:
         def at(columns: Documents, rows: Documents) -> Sums:
-            return sums(with_powers(rows), with_powers(columns))
+            return sums(with_powers(rows), columns=with_powers(columns))
 
-        return grid.sums_of_documents(documents, spread, count, at, by_pairs)
+        return grid.sums_of_documents(documents, count, at, by_pairs)
 
     if not on_grid or dtype != "float32":
         return by_pairs()

@@ -45,7 +45,7 @@ def soft_counts(scores: Array, mask: Array, values: Array, temperature: float) -
         centred = (scores - middle) / temperature
 
         def add_up(above: Callable[..., Array], compact: bool = False, **more: Array) -> Array:
-            documents = pad_to_rows(Documents(score=scores / temperature, **arrays, **more))
+            documents = pad_to_rows(Documents(score=scores, **arrays, **more))
 
             def term(document: Documents, other: Documents) -> tuple[Array]:
                 return (terms(document, other, above(document, other)),)
@@ -72,7 +72,10 @@ def soft_counts(scores: Array, mask: Array, values: Array, temperature: float) -
             return add_up(above, power=ops.exp(root), inverse_power=ops.exp(-root))
 
         def direct() -> Array:
-            return add_up(lambda document, other: ops.sigmoid(other.score - document.score), True)
+            def above(document: Documents, other: Documents) -> Array:
+                return ops.sigmoid((other.score - document.score) / temperature)
+
+            return add_up(above, compact=True)
 
         half = 0.5 * spread / temperature
         sums = ops.cond(

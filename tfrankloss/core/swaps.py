@@ -3,7 +3,8 @@
 Each function looks at `documents` in the order of their ranks and returns the absolute change for a
 pair, `change(document, other)`. Sums over what lies between the two come from running sums, so that
 a pair costs a handful of operations, and no division: value and slope both use the change, and XLA
-for CPU would write it to memory for the two. `topn` is the cutoff of the metric.
+for CPU would write it to memory for the two (as it does with ERR's exponential). `topn` is the
+cutoff of the metric.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ def precision(documents: Documents, topn: int) -> Change:
 
     def change(document: Documents, other: Documents) -> Array:
         both = ops.logical_and(document.relevant != other.relevant, document.inside != other.inside)
-        return ops.cast(both, document.label.dtype) / topn
+        return (1.0 / topn) * ops.cast(both, document.label.dtype)
 
     return change
 
@@ -73,10 +74,7 @@ def average_precision(documents: Documents, topn: int | None) -> Change:
     """
     relevant = ops.cast(ops.logical_and(documents.label > 0, documents.mask), documents.label.dtype)
     documents.relevant = relevant
-    documents.credit = 1.0 / documents.rank
-    if topn is not None:
-        inside = documents.rank <= topn
-        documents.credit = ops.where(inside, documents.credit, 0.0 * documents.credit)
+    documents.credit = ranks.inverse_discounts(documents.rank, "linear", topn)
     documents.count = ops.cumsum(relevant, axis=1)
     documents.running = ops.cumsum(relevant * documents.credit, axis=1)
     total = ops.sum(relevant, axis=1, keepdims=True)
@@ -104,10 +102,8 @@ def expected_reciprocal_rank(documents: Documents, topn: int | None) -> Change:
     by `P |R_a - R_b| |1/a - M - T/b|`.
     """
     documents.satisfied = ranks.scaled_gains(documents.label, documents.mask)
-    documents.credit = 1.0 / documents.rank + 0.0 * documents.label
-    if topn is not None:
-        inside = documents.rank <= topn
-        documents.credit = ops.where(inside, documents.credit, 0.0 * documents.credit)
+    credit = ranks.inverse_discounts(documents.rank, "linear", topn)
+    documents.credit = credit + 0.0 * documents.label
     # In float32, 1 - R of the highest label 31 would be 0 and its logarithm infinite.
     going_on = 1.0 - ops.minimum(documents.satisfied, 1.0 - 1e-7)
     documents.through = ops.cumsum(ops.log(going_on), axis=1)  # includes the document itself
