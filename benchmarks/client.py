@@ -20,8 +20,8 @@ from benchmarks.workers.protocol import MEMORY_LIMIT_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORT_SECONDS = 300
-# With oneDNN, TensorFlow keeps what it once had: its steps would seem to need no memory. For times
-# it stays on, because it is what users have.
+# On processors for which TensorFlow turns oneDNN on, oneDNN's allocator keeps what it once had, and
+# steps would seem to need no memory. Times are taken with it, because users have it.
 SHOWN_MEMORY = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
 SIGNS_OF_MEMORY = ("out of memory", "bad_alloc", "allocate memory", "memoryerror")
 

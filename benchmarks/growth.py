@@ -3,8 +3,8 @@
     python -m benchmarks.growth --losses pairwise_logistic,approx_ndcg
 
 A loss stops growing once forward + gradient takes more than a minute or 8 GB. Each loss has a
-process of its own; what a step takes is the peak of the resident size during it over the size
-before it.
+process of its own, with the system's allocator, so that memory shows; what a step takes is the peak
+of the resident size during it over the size before it.
 """
 
 import argparse
@@ -29,17 +29,16 @@ def main() -> None:
     options = parse_arguments()
     records = report.read(options.output, "growth") if options.resume else []
     measured = {record["loss"] for record in records}
-    versions: dict[str, dict[str, str]] = {}
-    text = ""
+    worker = new_worker()
+    worker.start()
+    run = report.describe_run("benchmarks.growth", {"ours": worker.versions})
+    worker.stop()
+    text = report.growth_markdown(run, records, options.sizes)
     for name in options.losses.split(","):
-        if name in measured:
-            continue
-        record, found = grow(name, options)
-        versions.update({"ours": found} if found else {})
-        records.append(record)
-        run = report.describe_run("benchmarks.growth", versions)
-        text = report.growth_markdown(run, records, options.sizes)
-        report.write(options.output, "growth", run, records, text)
+        if name not in measured:
+            records.append(grow(name, options))
+            text = report.growth_markdown(run, records, options.sizes)
+            report.write(options.output, "growth", run, records, text)
     print("\n" + text)
     if options.update_readme:
         report.update_readme("growth", text)
@@ -65,9 +64,14 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
-def grow(name: str, options: argparse.Namespace) -> tuple[report.Record, dict[str, str]]:
-    """The points of one loss up to its limit, and the versions in use."""
-    worker = Worker("ours", WORKER_GIGABYTES, WORKER_SECONDS, environment=SHOWN_MEMORY)
+def new_worker() -> Worker:
+    """A process of this library."""
+    return Worker("ours", WORKER_GIGABYTES, WORKER_SECONDS, environment=SHOWN_MEMORY)
+
+
+def grow(name: str, options: argparse.Namespace) -> report.Record:
+    """The points of one loss up to its limit."""
+    worker = new_worker()
     points: list[report.Record] = []
     stopped = ""
     for size in options.sizes:
@@ -91,8 +95,7 @@ def grow(name: str, options: argparse.Namespace) -> tuple[report.Record, dict[st
     worker.stop()
     if stopped:
         print(f"{name} stopped: {stopped}", flush=True)
-    record = {"loss": name, "title": LOSSES[name].title, "points": points, "stopped": stopped}
-    return record, worker.versions
+    return {"loss": name, "title": LOSSES[name].title, "points": points, "stopped": stopped}
 
 
 def measure(worker: Worker, name: str, size: int, options: argparse.Namespace) -> report.Record:

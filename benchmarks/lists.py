@@ -26,10 +26,11 @@ class Shape(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Shape":
         """Reads ``32x200``, ``ragged`` (32 lists), ``ragged64`` (64 lists), and what it prints."""
+        text = text.lower()
         if text.startswith(RAGGED):
             batch = int(text[len(RAGGED) :] or 32)
             return cls(batch, int(ragged_lengths(batch).max()), ragged=True)
-        sizes = text.lower().removesuffix(f" {RAGGED}").replace("×", "x")
+        sizes = text.removesuffix(f" {RAGGED}").replace("×", "x")
         batch, width = map(int, sizes.split("x"))
         return cls(batch, width, text.endswith(RAGGED))
 

@@ -9,6 +9,8 @@ them. Before any time counts, values and gradients are compared with ours.
 
 import argparse
 import contextlib
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -20,7 +22,7 @@ from benchmarks import report
 from benchmarks.client import SHOWN_MEMORY, Worker, WorkerError
 from benchmarks.environments import PEERS
 from benchmarks.lists import Shape
-from benchmarks.registry import CHOOSE_XLA, LOSSES, OURS, Loss, markdown
+from benchmarks.registry import LOSSES, ON_TENSORFLOW, OURS, Loss, markdown
 
 SHAPES = "128x32,32x200,8x1000,1x10000,ragged"
 VALUE_TOLERANCE = 1e-4
@@ -56,9 +58,13 @@ def main() -> None:
         for worker in workers.values():
             worker.stop()
     if options.memory:
-        measure_memory(records, [x for x in workers if x in CHOOSE_XLA], options)
+
+        def save() -> None:
+            written = report.losses_markdown(run, records, libraries)
+            report.write(options.output, "losses", run, records, written)
+
+        measure_memory(records, [x for x in workers if x in ON_TENSORFLOW], options, save)
         text = report.losses_markdown(run, records, libraries)
-        report.write(options.output, "losses", run, records, text)
     print("\n" + text)
     report.plot_losses(options.output, records, libraries)
     if options.update_readme:
@@ -154,7 +160,7 @@ def measure(
     """
     loss = LOSSES[name]
     having = [library for library in workers if loss.has(library)]
-    keys = {library: modes if library in CHOOSE_XLA else modes[:1] for library in having}
+    keys = {library: modes if library in ON_TENSORFLOW else modes[:1] for library in having}
     results: dict[Key, dict[str, Any]] = {}
     gradients: dict[Key, np.ndarray] = {}
 
@@ -185,7 +191,7 @@ def measure(
             workers[library].forget()
     records = []
     for xla in modes:
-        chosen = {x: xla if x in CHOOSE_XLA else modes[0] for x in having}
+        chosen = {x: xla if x in ON_TENSORFLOW else modes[0] for x in having}
         here = {x: dict(results[x, mode]) for x, mode in chosen.items()}
         compare(loss, shape, here, {x: gradients.get((x, mode)) for x, mode in chosen.items()})
         fastest, ratios = fastest_peer(here)
@@ -204,9 +210,12 @@ def measure(
 
 
 def look(worker: Worker, xla: bool, result: dict[str, Any]) -> np.ndarray:
-    """Takes gradient and memory of a prepared step, and picks the repetitions per round."""
+    """Takes the gradient of a prepared step, its memory, and picks the repetitions per round.
+
+    The memory of what runs on TensorFlow comes later: see `measure_memory`.
+    """
     _, gradient = worker.gradient(xla)
-    if worker.library not in CHOOSE_XLA:  # see measure_memory
+    if worker.library not in ON_TENSORFLOW:
         note_memory(worker, xla, result)
     first = worker.run(1, xla)["seconds"][0]
     result["repetitions"] = int(np.clip(ROUND_SECONDS / first, 1, MOST_REPETITIONS))
@@ -221,9 +230,13 @@ def note_memory(worker: Worker, xla: bool, result: dict[str, Any]) -> None:
 
 
 def measure_memory(
-    records: list[report.Record], libraries: list[str], options: argparse.Namespace
+    records: list[report.Record],
+    libraries: list[str],
+    options: argparse.Namespace,
+    save: Callable[[], None],
 ) -> None:
     """The memory of what runs on TensorFlow and has a time, in processes where it shows."""
+    lock = threading.Lock()
 
     def measure_all(library: str) -> None:
         worker = Worker(library, options.memory_limit, options.time_limit, environment=SHOWN_MEMORY)
@@ -232,12 +245,17 @@ def measure_memory(
             if "milliseconds" not in result or "extra_megabytes" in result:
                 continue
             shape, xla = Shape.parse(record["shape"]), record["xla"]
-            with contextlib.suppress(WorkerError):
+            try:
                 worker.prepare(record["loss"], shape, xla, options.seed, warm_up_steps=1)
                 note_memory(worker, xla, result)
+                memory = f"{report.number(result['extra_megabytes'])} MB"
+            except WorkerError as error:
+                result["memory_error"] = memory = str(error)
+            with contextlib.suppress(WorkerError):  # its process has ended
                 worker.forget()
-                memory = report.number(result["extra_megabytes"])
-                print(f"{library} {record['loss']} {shape}: {memory} MB", flush=True)
+            with lock:
+                print(f"{library} {record['loss']} {shape}: {memory}", flush=True)
+                save()
         worker.stop()
 
     with ThreadPoolExecutor(2) as pool:

@@ -34,7 +34,7 @@ LIBRARIES = {
 # This library, on the two backends of Keras that it runs on.
 OURS = ("ours", "ours_jax")
 # These compile a step with XLA where they are asked to; JAX always does, and PyTorch never.
-CHOOSE_XLA = ("ours", "tensorflow_ranking", "keras_rs")
+ON_TENSORFLOW = ("ours", "tensorflow_ranking", "keras_rs")
 
 
 @dataclass(frozen=True)
