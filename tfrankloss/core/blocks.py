@@ -203,6 +203,27 @@ def _number(term: Array | Logarithmic) -> Array:
     return term.number + ops.log(term.factor) if isinstance(term, Logarithmic) else term
 
 
+def fold_rows(
+    function: Callable[..., Array], result: Array, *arrays: Array, block: int = ROW_BLOCK
+) -> Array:
+    """`result = function(result, first, *rows)` for all blocks of rows of the arrays.
+
+    `first` is the number of the first row, and `rows` are `[batch, block, 1]` of each array. Lists
+    of a static size are padded with zeros.
+    """
+    size = arrays[0].shape[1]
+    padding = 0 if size is None else -size % block
+    arrays = tuple(ops.pad(x, ((0, 0), (0, padding))) for x in arrays)
+    batch, length = ops.shape(arrays[0])
+
+    def visit(number: Any, result: Array) -> Array:
+        first = number * block
+        rows = (ops.slice(x, (0, first), (batch, block))[:, :, None] for x in arrays)
+        return function(result, first, *rows)
+
+    return ops.fori_loop(0, length // block, visit, result)
+
+
 def over_rows(
     function: Callable[..., Array],
     *arrays: Array,
@@ -215,24 +236,18 @@ def over_rows(
     `[batch, block, list]` whose column sums minus row sums are wanted.
     """
     size = arrays[0].shape[1]
-    length = ops.shape(arrays[0])[1]
-    padding = 0 if size is None else -size % block
-    if padding:
-        arrays = tuple(ops.pad(x, ((0, 0), (0, padding))) for x in arrays)
-        length = size + padding
+    padding = ((0, 0), (0, 0 if size is None else -size % block))
 
-    def visit(number: Any, result: Array) -> Array:
-        start = number * block
-        shape = (ops.shape(arrays[0])[0], block)
-        term = function(*(ops.slice(x, (0, start), shape)[:, :, None] for x in arrays))
+    def visit(result: Array, first: Any, *rows: Array) -> Array:
+        term = function(*rows)
         if not antisymmetric:
-            return ops.slice_update(result, (0, start), term)
-        columns = ops.pad(ops.sum(term, axis=1), ((0, 0), (0, padding)))
-        rows = ops.slice_update(ops.zeros_like(result), (0, start), ops.sum(term, axis=2))
-        return result + columns - rows
+            return ops.slice_update(result, (0, first), term)
+        columns = ops.pad(ops.sum(term, axis=1), padding)
+        row_sums = ops.slice_update(ops.zeros_like(result), (0, first), ops.sum(term, axis=2))
+        return result + columns - row_sums
 
-    result = ops.fori_loop(0, length // block, visit, ops.zeros_like(arrays[0]))
-    return result[:, :size] if padding else result
+    start = ops.pad(ops.zeros_like(arrays[0]), padding)
+    return fold_rows(visit, start, *arrays, block=block)[:, :size]
 
 
 def over_lists(function: Callable[..., Array], *arrays: Array) -> Array:
