@@ -36,8 +36,8 @@ MOST_RANKS = 1 << 17
 # e^-60 adds nothing to a sum, and products with it are still normal numbers. (Arithmetic with the
 # others takes ten times as long.)
 SMALLEST_LOGARITHM = -60.0
-# Further down XLA's error function stays at 2e-7 - 1, which adds up over long lists; in float64 it is
-# -1 from -6 on.
+# Below, XLA's error function of float32 stays at 2e-7 - 1, which would add up over long lists; that
+# of float64 is -1.
 LOWEST_ARGUMENT = {"float32": -3.8, "float64": -6.0}
 # The recursion keeps one distribution over ranks per step: this bounds their bytes.
 RECURSION_BYTES = 1 << 23
