@@ -118,7 +118,9 @@ def assert_are_sums(
             assert np.all(actual[row][~real].numpy() == 0)
 
 
-@pytest.mark.parametrize("spread", [0.0, 1.0, 6.0, 13.9])
+@pytest.mark.parametrize(
+    ("spread", "pieces"), [(0.0, 1), (1.0, 1), (6.0, 1), (13.9, 1), (14.1, 2), (41.9, 3)]
+)
 @pytest.mark.parametrize(
     ("phi", "oracle", "weight"),
     [
@@ -128,12 +130,12 @@ def assert_are_sums(
     ],
 )
 def test_sums_from_a_grid(
-    ways: list[str], spread: float, phi: pairs.Phi, oracle: Oracle, weight: Any
+    ways: list[str], spread: float, pieces: int, phi: pairs.Phi, oracle: Oracle, weight: Any
 ) -> None:
     scores, labels = make_lists(spread)
     factor = None if weight is None else lambda one, other: abs(one.label - other.label)
     result = sums(scores, labels, phi, pairs.ByLabel(pairs.preferred(factor)))
-    assert ways == ["grid"] * 5
+    assert ways == ["grid"] * (5 * pieces)
     # The curvature of the soft zero-one loss changes its sign twice within a unit of the score.
     assert_are_sums(result, oracle, scores, labels, weight or one, relative=1e-5, unit=1.0)
 
@@ -156,11 +158,14 @@ def in_order(scores: Array, labels: Array) -> Array:
     return result
 
 
-@pytest.mark.parametrize("reason", ["spread", "labels", "weights", "order"])
-def test_pairs_are_visited_where_a_grid_does_not_fit(ways: list[str], reason: str) -> None:
-    scores, labels = make_lists(
-        14.1 if reason == "spread" else 9.0, 17 if reason == "labels" else 2
-    )
+@pytest.mark.parametrize("reason", ["spread", "pieces", "labels", "weights", "order"])
+def test_pairs_are_visited_where_a_grid_does_not_fit(
+    monkeypatch, ways: list[str], reason: str
+) -> None:
+    if reason == "spread":  # the scores are too far from 0 for powers of e, and nothing else
+        monkeypatch.setattr(grid, "LEAST_DOCUMENTS", 1)
+    spread = {"spread": 125.0, "pieces": 100.0}.get(reason, 9.0)
+    scores, labels = make_lists(spread, 17 if reason == "labels" else 2)
     weight = None
     if reason == "weights":
         weight = np.full(labels.shape, 2.0)

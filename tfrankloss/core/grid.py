@@ -10,11 +10,12 @@ so smooth is known from its values in a few Chebyshev nodes, with an error that 
 factor with every node (Trefethen, Approximation Theory and Approximation Practice, Theorem 8.2): by
 1.55 for scores spread over 14, so that 40 nodes leave little but the rounding of float32. So, label
 after label, `NODES` scores take the place of the documents on one side of the pairs, and the
-documents of the label get their sums from the polynomials through these.
+documents of the label get their sums from the polynomials through these. Scores that are spread
+further are cut into pieces of this width, with nodes for each.
 
 The error is a share of the largest number on the grid, not of a document's own. Where documents are
 in such good order that their sums are small beside those on the grid, all pairs are visited; as
-they are where scores are spread further, labels are too many, or documents have weights.
+they are where there are too many labels and pieces for the documents, or these have weights.
 """
 
 import functools
@@ -32,9 +33,9 @@ from tfrankloss.core.lists import grades
 # pairs, at 1,000 half as long, at 10,000 a fifteenth. Up to this size all pairs are visited.
 VISITED_LIST = 640
 NODES = 40
-WIDEST_SPREAD = 14.0
-# Every label takes as long as 128 documents on one side of the pairs; so many fit into a list, and
-# never more than the other number.
+PIECE = 14.0
+# Every piece of every label takes as long as 128 documents on one side of the pairs; so many fit
+# into a list, and never more labels than the other number.
 LEAST_DOCUMENTS = 128
 MOST_LABELS = 32
 # What the documents of a list add up to must be this share of what they would if each had the
@@ -51,6 +52,7 @@ Sums = tuple[Array, ...]
 
 def sums_of_documents(
     documents: Documents,
+    widest: float,
     count: int,
     at: Callable[[Documents, Documents], Sums],
     by_pairs: Callable[[], Sums],
@@ -59,37 +61,42 @@ def sums_of_documents(
 
     Args:
         documents: with `scaled`, the scores around 0.
+        widest: how far from 0 these may be for `at`.
         count: the number of sums: values, slopes, and possibly curvatures.
         at: the sums of the documents that it is given first over those that it is given second.
         by_pairs: the sums over all pairs.
     """
     labels, different = different_labels(documents.label, documents.mask)
     # Not half of the spread: the middle of scores that are far from 0 is rounded.
-    half = ops.max(ops.where(documents.mask, ops.abs(documents.scaled), 0.0), initial=0.0)
+    half = ops.max(ops.where(documents.mask, ops.abs(documents.scaled), 0.0), initial=SMALLEST_HALF)
+    pieces = ops.cast(ops.ceil(ops.minimum(half, widest) / (0.5 * PIECE)), "int32")
     fits = _all(
-        half <= 0.5 * WIDEST_SPREAD,
+        half <= widest,
         different <= MOST_LABELS,
-        LEAST_DOCUMENTS * different <= ops.shape(documents.score)[1],
+        LEAST_DOCUMENTS * different * pieces <= ops.shape(documents.score)[1],
         ops.all(documents.weight == ops.cast(documents.mask, documents.weight.dtype)),
     )
-    half = ops.maximum(half, SMALLEST_HALF)
-    x = ops.clip(documents.scaled / half, -1.0, 1.0)  # padding may lie outside
+    radius = half / ops.cast(pieces, half.dtype)
     rows = _parts(documents)
 
-    def add_label(number: Any, totals: tuple[Array, Array]) -> tuple[Array, Array]:
+    def add_piece(number: Any, totals: tuple[Array, Array]) -> tuple[Array, Array]:
         sums, largest = totals
-        label = ops.slice(labels, (number, 0, 0), (1, *ops.shape(labels)[1:]))[0]
+        label = ops.slice(labels, (number // pieces, 0, 0), (1, *ops.shape(labels)[1:]))[0]
+        piece = ops.cast(number % pieces, half.dtype)
+        centre = (2.0 * piece + 1.0) * radius - half
         batch, parts = ops.shape(label)[0], _number_of_parts(documents)
-        values = ops.stack(at(_in_nodes(label, half, parts), rows))
+        values = ops.stack(at(_in_nodes(label, centre, radius, parts), rows))
         values = ops.sum(ops.reshape(values, (count, parts, batch, NODES)), axis=1)
         peak = ops.max(ops.abs(values), axis=2, keepdims=True)
-        here = documents.grade == label
-        polynomials = interpolate(values, x)
+        x = (documents.scaled - centre) / radius
+        # A document at the border is in both pieces, whichever way it is rounded.
+        here = ops.logical_and(documents.grade == label, ops.abs(x) <= 1.0 + 1e-5)
+        polynomials = interpolate(values, ops.clip(x, -1.0, 1.0))
         return ops.where(here, polynomials, sums), ops.where(here, peak, largest)
 
     zeros = ops.tile(ops.zeros_like(documents.score)[None], (count, 1, 1))
-    labels_to_add = ops.where(fits, different, 0)
-    sums, largest = ops.fori_loop(0, labels_to_add, add_label, (zeros, zeros))
+    pieces_to_add = ops.where(fits, different * pieces, 0)
+    sums, largest = ops.fori_loop(0, pieces_to_add, add_piece, (zeros, zeros))
     reached, possible = (ops.sum(ops.abs(y), axis=2) for y in (sums, largest))
     return ops.cond(
         _all(fits, ops.all(reached >= LEAST_SHARE * possible)),
@@ -138,14 +145,14 @@ def interpolate(values: Array, x: Array) -> Array:
     return coefficients[NODES - 1] + x * last - before
 
 
-def _in_nodes(label: Array, half: Array, parts: Any) -> Documents:
+def _in_nodes(label: Array, centre: Array, radius: Array, parts: Any) -> Documents:
     """Documents of one label in the nodes, for each part of each list; `label` is `[batch, 1]`."""
     nodes = ops.convert_to_tensor(_nodes()[None, :])
     batch = ops.shape(label)[0]
     label = ops.reshape(ops.broadcast_to(label[None], (parts, batch, 1)), (parts * batch, 1))
     return Documents(
         score=ops.zeros_like(label) + ops.zeros_like(nodes),  # only its shape is used
-        scaled=half * nodes,
+        scaled=centre + radius * nodes,
         label=label,
         grade=label,
         weight=ops.ones_like(nodes),

@@ -392,7 +392,7 @@ def _sums_of_powers(
         def at(columns: Documents, rows: Documents) -> Sums:
             return sums(with_powers(rows), columns=with_powers(columns))
 
-        return grid.sums_of_documents(documents, count, at, by_pairs)
+        return grid.sums_of_documents(documents, limit, count, at, by_pairs)
 
     if not on_grid or dtype != "float32":
         return by_pairs()
