@@ -1,7 +1,9 @@
 """Every loss trains a model through `fit`, in graph mode and compiled, and traces only once."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -142,6 +144,56 @@ def test_sample_weight_through_fit(data: tuple[np.ndarray, np.ndarray]) -> None:
             features, labels, sample_weight=sample_weight, batch_size=QUERIES, verbose=0
         )
         assert value == pytest.approx(float(loss(labels, scores, sample_weight)), rel=1e-5)
+
+
+OTHER_NUMBERS = """
+import sys
+import numpy as np, tensorflow as tf
+from pathlib import Path
+from tfrankloss import losses
+
+def programs():
+    return {path.name.split(".")[0] for path in Path(sys.argv[1]).glob("module_*")}
+
+for name in sys.argv[2:]:
+    graded = name in ("pointwise_softmax", "ordinal")
+    loss = losses.get(name, **({"num_grades": 5} if graded else {}))
+    for number in range(3):
+        generator = np.random.default_rng(number)
+        labels = generator.integers(0, 5 - number, (1, 700)).astype("float32")
+        shape = (1, 700) if loss.outputs == 1 else (1, 700, loss.outputs)
+        # Scores of every size: what a loss takes another way for must be in the first program.
+        scores = tf.constant(10.0**number * generator.normal(size=shape), "float32")
+        before = programs()
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            value = loss(labels, scores)
+        tape.gradient(value, scores)
+        print(name, number, len(programs() - before))
+"""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["pairwise_logistic", "approx_ndcg", "ndcg_loss2@5"], id="some"),
+        pytest.param(
+            [name for name in losses.LOSSES if name not in ("gumbel", "lambda_loss")],
+            marks=pytest.mark.slow,
+            id="all",
+        ),
+    ],
+)
+def test_other_numbers_use_the_same_program(tmp_path: Path, names: list[str]) -> None:
+    """XLA compiles again for other values of what it takes for a constant, without a word."""
+    flags = {"XLA_FLAGS": f"--xla_dump_to={tmp_path}"}
+    command = [sys.executable, "-c", OTHER_NUMBERS, str(tmp_path), *names]
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **flags})
+    assert result.returncode == 0, result.stderr
+    found = [line.split() for line in result.stdout.splitlines()]
+    assert len(found) == 3 * len(names)
+    for name, number, programs in found:
+        assert (int(programs) > 0) == (number == "0"), f"{name}: {programs} programs"
 
 
 LONG_LIST = """

@@ -81,7 +81,9 @@ def sums_of_documents(
 
     def add_piece(number: Any, totals: tuple[Array, Array]) -> tuple[Array, Array]:
         sums, largest = totals
-        label = ops.slice(labels, (number // pieces, 0, 0), (1, *ops.shape(labels)[1:]))[0]
+        # Not a slice: where one begins is a constant to XLA if anything in it does not change in the
+        # loop, and the whole program would be compiled again for other scores.
+        label = ops.take(labels, number // pieces, axis=0)
         piece = ops.cast(number % pieces, half.dtype)
         centre = (2.0 * piece + 1.0) * radius - half
         batch, parts = ops.shape(label)[0], _number_of_parts(documents)
