@@ -81,8 +81,8 @@ def sums_of_documents(
 
     def add_piece(number: Any, totals: tuple[Array, Array]) -> tuple[Array, Array]:
         sums, largest = totals
-        # Not a slice: where one begins is a constant to XLA if anything in it does not change in the
-        # loop, and the whole program would be compiled again for other scores.
+        # Not a slice: where that begins would be a constant to XLA, as the number of pieces does
+        # not change in the loop, and the whole program would be compiled again for other scores.
         label = ops.take(labels, number // pieces, axis=0)
         piece = ops.cast(number % pieces, half.dtype)
         centre = (2.0 * piece + 1.0) * radius - half
