@@ -94,7 +94,8 @@ def new_fit(loss: Loss, batch: Batch, xla: bool) -> Callable[[], float]:
 
     from tfrankloss import losses
 
-    # How far the scores are apart counts: both modes start from the same, and a rate of 0 keeps them.
+    # How far the scores are apart counts: both modes start from the same ones, and keep them with a
+    # rate of 0.
     keras.utils.set_random_seed(0)
     size = batch.labels.shape[1]
     features = np.random.default_rng(1).standard_normal((*batch.labels.shape, FEATURES))
