@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks import report
 from benchmarks.client import Worker, WorkerError
 from benchmarks.metrics import start, stop
+from benchmarks.options import chosen
 
 PEERS = ("scikit_learn", "xgboost", "tensorflow_datasets")
 TITLES = {
@@ -42,9 +43,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--update-readme", action="store_true", help="put the tables there")
     options = parser.parse_args()
-    peers = options.peers.split(",")
-    if unknown := sorted(set(peers) - set(PEERS)):
-        parser.error(f"--peers knows {', '.join(PEERS)}. Received: {', '.join(unknown)}")
+    peers = chosen(parser, "--peers", options.peers, PEERS)
     workers = start("reading", ("ours", "ours_cached", *peers))
     records = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.lists import Batch, Shape, make_batch
+from benchmarks.options import chosen, shapes
 from benchmarks.registry import LOSSES, Loss
 
 FEATURES = 136
@@ -43,8 +44,7 @@ def main() -> None:
     }
     run = report.describe_run("benchmarks.fit", {"ours": versions})
     records: list[report.Record] = []
-    names = options.losses.split(",")
-    work = [(name, shape, options.rounds) for shape in options.shapes.split(",") for name in names]
+    work = [(name, shape, options.rounds) for shape in options.shapes for name in options.losses]
     # A process for each: compiled programs are never given back, and a process has room for some
     # hundred of them.
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
@@ -67,15 +67,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--update-readme", action="store_true", help="put the table there")
     options = parser.parse_args()
-    unknown = [name for name in options.losses.split(",") if name not in LOSSES]
-    if unknown:
-        parser.error(f"--losses knows {', '.join(LOSSES)}. Received: {', '.join(unknown)}")
+    options.losses = chosen(parser, "--losses", options.losses, LOSSES)
+    options.shapes = shapes(parser, options.shapes)
     return options
 
 
-def measure(work: tuple[str, str, int]) -> report.Record:
+def measure(work: tuple[str, Shape, int]) -> report.Record:
     """Milliseconds per step of each of the rounds, by the mode, of a loss and a shape."""
-    loss, shape, rounds = LOSSES[work[0]], Shape.parse(work[1]), work[2]
+    name, shape, rounds = work
+    loss = LOSSES[name]
     batch = make_batch(shape, 0, loss.labels, loss.outputs)
     fits = {mode: new_fit(loss, batch, xla) for mode, xla in MODES.items()}
     times: dict[str, list[float]] = {mode: [] for mode in MODES}

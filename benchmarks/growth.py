@@ -14,6 +14,7 @@ from statistics import median
 from benchmarks import report
 from benchmarks.client import SHOWN_MEMORY, Worker, WorkerError
 from benchmarks.lists import Shape
+from benchmarks.options import chosen
 from benchmarks.registry import LOSSES
 
 SIZES = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 100_000]
@@ -34,7 +35,7 @@ def main() -> None:
     run = report.describe_run("benchmarks.growth", {"ours": worker.versions})
     worker.stop()
     text = report.growth_markdown(run, records, options.sizes)
-    for name in options.losses.split(","):
+    for name in options.losses:
         if name not in measured:
             records.append(grow(name, options))
             text = report.growth_markdown(run, records, options.sizes)
@@ -57,9 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--update-readme", action="store_true", help="put the table there")
     options = parser.parse_args()
-    unknown = [name for name in options.losses.split(",") if name not in LOSSES]
-    if unknown:
-        parser.error(f"--losses knows {', '.join(LOSSES)}. Received: {', '.join(unknown)}")
+    options.losses = chosen(parser, "--losses", options.losses, LOSSES)
     options.sizes = [int(size) for size in options.sizes.split(",")]
     return options
 

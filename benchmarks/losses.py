@@ -22,6 +22,7 @@ from benchmarks import report
 from benchmarks.client import SHOWN_MEMORY, Worker, WorkerError
 from benchmarks.environments import PEERS
 from benchmarks.lists import Shape
+from benchmarks.options import chosen, shapes
 from benchmarks.registry import LOSSES, ON_TENSORFLOW, OURS, Loss, markdown
 
 SHAPES = "128x32,32x200,8x1000,1x10000,ragged"
@@ -78,7 +79,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.losses", description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", default=SHAPES, help=f"batch x list, or ragged: {SHAPES}")
     parser.add_argument("--losses", default=",".join(compared), help=", ".join(compared))
-    parser.add_argument("--peers", default=",".join(PEERS), help=", ".join(PEERS))
+    parser.add_argument("--peers", default=",".join(PEERS), help=", ".join(PEERS) + ", or nothing")
     parser.add_argument("--modes", default="xla,plain", help="xla, plain or both")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds per loss")
     parser.add_argument("--seed", type=int, default=0, help="seed of the data")
@@ -106,23 +107,12 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--update-readme", action="store_true", help="put the tables there")
     options = parser.parse_args()
-    options.losses = _chosen(parser, "--losses", options.losses, list(LOSSES))
-    options.peers = _chosen(parser, "--peers", options.peers, list(PEERS))
-    modes = _chosen(parser, "--modes", options.modes, ["xla", "plain"])
+    options.losses = chosen(parser, "--losses", options.losses, LOSSES)
+    options.peers = chosen(parser, "--peers", options.peers, PEERS) if options.peers else []
+    modes = chosen(parser, "--modes", options.modes, ["xla", "plain"])
     options.modes = [mode == "xla" for mode in modes]
-    try:
-        options.shapes = [Shape.parse(text) for text in options.shapes.split(",")]
-    except ValueError:
-        parser.error(f"--shapes takes batch x list, such as 32x200. Received: {options.shapes}")
+    options.shapes = shapes(parser, options.shapes)
     return options
-
-
-def _chosen(parser: argparse.ArgumentParser, option: str, text: str, known: list[str]) -> list[str]:
-    names = [name for name in text.split(",") if name]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        parser.error(f"{option} knows {', '.join(known)}. Received: {', '.join(unknown)}")
-    return names
 
 
 def start_workers(

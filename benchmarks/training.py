@@ -30,6 +30,7 @@ import numpy as np
 from benchmarks import report
 from benchmarks.client import Worker, WorkerError
 from benchmarks.metrics import start, stop
+from benchmarks.options import chosen
 
 FEATURES = 136
 BATCH_SIZE = 32
@@ -55,9 +56,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--update-readme", action="store_true", help="put the table there")
     options = parser.parse_args()
-    losses = options.loss.split(",")
-    if unknown := sorted(set(losses) - set(LOSSES)):
-        parser.error(f"--loss knows {', '.join(LOSSES)}. Received: {', '.join(unknown)}")
+    losses = chosen(parser, "--loss", options.loss, LOSSES)
     workers = {}
     for name in TITLES:
         library = name.split()[0]
