@@ -134,7 +134,7 @@ def test_sums_from_a_grid(
 ) -> None:
     scores, labels = make_lists(spread)
     factor = None if weight is None else lambda one, other: abs(one.label - other.label)
-    result = sums(scores, labels, phi, pairs.ByLabel(pairs.preferred(factor)))
+    result = sums(scores, labels, phi, pairs.ByLabel(factor))
     assert ways == ["grid"] * (5 * pieces)
     # The curvature of the soft zero-one loss changes its sign twice within a unit of the score.
     assert_are_sums(result, oracle, scores, labels, weight or one, relative=1e-5, unit=1.0)
@@ -143,7 +143,7 @@ def test_sums_from_a_grid(
 def test_a_list_of_one_label_has_no_pairs(ways: list[str]) -> None:
     scores, labels = make_lists(6.0)
     labels[0] = 2.0
-    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(pairs.preferred()))
+    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel())
     assert ways == ["grid"] * 5
     assert result.values[0] == 0 and not np.any(result.gradient[0])
     assert_are_sums(result, LOGISTIC, scores, labels)
@@ -171,7 +171,7 @@ def test_pairs_are_visited_where_a_grid_does_not_fit(
         weight = np.full(labels.shape, 2.0)
     if reason == "order":
         scores = in_order(scores, labels)
-    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(pairs.preferred()), weight)
+    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(), weight)
     assert ways == (["grid", "grid", "pairs"] if reason == "order" else ["pairs"])
     if weight is not None:
         result = Derivatives(*(x / 2.0 for x in result))
@@ -187,7 +187,7 @@ def test_scores_far_from_zero(ways: list[str], offset: float, ulps: int) -> None
     scores, labels = make_lists(1.0)
     step = np.spacing(np.float32(offset))
     scores = (offset + step * np.round(ulps * scores)).astype("float32")
-    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(pairs.preferred()))
+    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel())
     assert "pairs" not in ways
     assert_are_sums(result, LOGISTIC, scores, labels)
 
@@ -196,7 +196,7 @@ def test_curvature_of_a_list_in_reverse_order(ways: list[str]) -> None:
     """Values and slopes are as large as can be, and curvatures as small."""
     scores, labels = make_lists(9.0, labels=2)
     scores = -in_order(scores, labels)
-    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel(pairs.preferred()))
+    result = sums(scores, labels, pairs.Logistic(), pairs.ByLabel())
     assert ways[-1] == "pairs"
     assert_are_sums(result, LOGISTIC, scores, labels)
 

@@ -24,7 +24,7 @@ from keras import ops
 from tfrankloss import config
 from tfrankloss import metrics as known_metrics
 from tfrankloss.core import backend
-from tfrankloss.core.lists import Lists
+from tfrankloss.core.lists import LIST_ARRAYS, Lists
 from tfrankloss.data.ranking_data import group
 from tfrankloss.files import writing
 from tfrankloss.metrics import RankingMetric, RankingMetrics
@@ -326,9 +326,9 @@ def _measurement(
         results = measure(parts, batch, orders_of(parts, batch, weighted), weighted)
         return ops.stack([ops.where(counts > 0, value, np.nan) for value, counts in results])
 
-    shapes = dict.fromkeys(Lists._fields, (None, None)) | {"labels": (None, None, *subtopics)}
-    types = dict.fromkeys(Lists._fields, "float64") | {"mask": "bool"}
-    return backend.graph(values, [(shapes[name], types[name]) for name in Lists._fields])
+    shapes = dict.fromkeys(LIST_ARRAYS, (None, None)) | {"labels": (None, None, *subtopics)}
+    types = dict.fromkeys(LIST_ARRAYS, "float64") | {"mask": "bool"}
+    return backend.graph(values, [(shapes[name], types[name]) for name in LIST_ARRAYS])
 
 
 def _bootstrap(values: np.ndarray, level: float, samples: int, seed: int) -> tuple[float, float]:

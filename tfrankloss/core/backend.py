@@ -5,7 +5,10 @@ kernel, the bits of a floating point number, ragged tensors, sums over the repli
 distribution strategy, and padding of lists whose length is not known when the program is traced.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -20,6 +23,7 @@ NAME = keras.backend.backend()
 
 if NAME == "tensorflow":
     import tensorflow as tf
+    from tensorflow.compiler.tf2xla.python import xla as xla_operations
     from tensorflow.python.ops import control_flow_util
 elif NAME == "jax":
     import jax
@@ -36,26 +40,92 @@ ROW_BLOCK = 16
 LIST_SIZES = [16, 32, 48] + [size << shift for shift in range(18) for size in (64, 96)]
 
 
+class _Traced(threading.local):
+    """What is known about the program that this thread is tracing."""
+
+    plan: str | None = None  # None outside of a kernel
+    xla = False  # whether TensorFlow hands the program to XLA
+
+
+_traced = _Traced()
+
+
+@contextlib.contextmanager
+def _tracing(plan: str, xla: bool) -> Iterator[None]:
+    before = _traced.plan, _traced.xla
+    _traced.plan, _traced.xla = plan, xla
+    try:
+        yield
+    finally:
+        _traced.plan, _traced.xla = before
+
+
+def on_accelerator() -> bool:
+    """Whether the program that is being traced is for a GPU or TPU."""
+    return (_traced.plan or _plan_of_devices()) == "accelerator"
+
+
+def _plan_of_devices() -> str:
+    """The plan that the configuration names, or that of the devices of this process."""
+    if config.plan() != "auto":
+        return config.plan()
+    if NAME == "jax":
+        return "cpu" if jax.default_backend() == "cpu" else "accelerator"
+    found = any(device.device_type in ("GPU", "TPU") for device in tf.config.list_logical_devices())
+    return "accelerator" if found else "cpu"
+
+
 def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `kernel` compiled with XLA, unless `tfrankloss.config` says otherwise at the call.
 
-    On TensorFlow, lists of known and of unknown size get programs of their own: one that was traced
-    for lists of unknown size takes lists that are padded to one of `LIST_SIZES`, and TensorFlow
-    would hand it lists of any known size, too.
+    On JAX the plan is chosen where the program is lowered, so that one exported program may serve
+    several platforms. On TensorFlow it follows the devices, and lists of known and of unknown size
+    get programs of their own: one that was traced for lists of unknown size takes lists that are
+    padded to one of `LIST_SIZES`, and TensorFlow would hand it lists of any known size, too.
     """
-    if NAME == "jax":
-        fast = jax.jit(kernel)
-    else:
-        programs = [tf.function(kernel, jit_compile=True, autograph=False) for _ in range(2)]
-
-        def fast(*arguments: Any) -> Any:
-            sizes = [x.shape[1] for x in arguments if x is not None and len(x.shape) > 1]
-            return programs[None in sizes](*arguments)
+    programs: dict[Any, Callable[..., Any]] = {}
 
     def call(*arguments: Any) -> Any:
-        return fast(*arguments) if config.xla_enabled() else kernel(*arguments)
+        xla = config.xla_enabled()
+        if NAME == "jax":
+            key: Any = (config.plan(), xla)
+            make = functools.partial(_jax_program, kernel, *key)
+        else:
+            sizes = [x.shape[1] for x in arguments if x is not None and len(x.shape) > 1]
+            key = (_plan_of_devices(), xla, None in sizes)
+            make = functools.partial(_tensorflow_program, kernel, *key[:2])
+        if key not in programs:
+            programs[key] = make()
+        return programs[key](*arguments)
 
     return call
+
+
+def _planned(kernel: Callable[..., Any], plan: str, xla: bool) -> Callable[..., Any]:
+    """The kernel traced by a plan."""
+
+    def traced(*arguments: Any) -> Any:
+        with _tracing(plan, xla):
+            return kernel(*arguments)
+
+    return traced
+
+
+def _tensorflow_program(kernel: Callable[..., Any], plan: str, xla: bool) -> Callable[..., Any]:
+    planned = _planned(kernel, plan, xla)
+    return tf.function(planned, jit_compile=True, autograph=False) if xla else planned
+
+
+def _jax_program(kernel: Callable[..., Any], plan: str, xla: bool) -> Callable[..., Any]:
+    if plan == "auto":
+        on_cpu, elsewhere = (_planned(kernel, name, xla) for name in ("cpu", "accelerator"))
+
+        def program(*arguments: Any) -> Any:
+            return jax.lax.platform_dependent(*arguments, cpu=on_cpu, default=elsewhere)
+
+    else:
+        program = _planned(kernel, plan, xla)
+    return jax.jit(program) if xla else program
 
 
 def graph(
@@ -178,6 +248,44 @@ def ordered_integers(x: Array) -> Array:
     bits = tf.bitcast(x, dtype) if NAME == "tensorflow" else jax.lax.bitcast_convert_type(x, dtype)
     largest = np.iinfo(dtype).max  # all bits but the sign: they grow away from 0 on both sides
     return ops.where(bits < 0, ops.bitwise_xor(bits, largest), bits)
+
+
+def sort_together(*arrays: Array, keys: int = 1) -> tuple[Array, ...]:
+    """The arrays `[batch, list]` in the order of the first of them, from low to high.
+
+    One sort that moves everything: on a TPU a gather costs more than a sort, and on a GPU it is
+    one program more to launch. It is not stable, which would cost one more array.
+
+    Args:
+        arrays: the keys, and what is carried along.
+        keys: 1, or 2 where the second array, the numbers 0, 1, 2, ..., decides between equal ones.
+    """
+    if NAME == "jax":
+        return tuple(jax.lax.sort(arrays, dimension=1, is_stable=False, num_keys=keys))
+    if not _traced.xla:
+        order = tf.argsort(arrays[0], axis=1, stable=True)
+        return tuple(tf.gather(x, order, batch_dims=1) for x in arrays)
+
+    def comes_first(*pairs: Array) -> Array:
+        above = pairs[0] < pairs[1]
+        if keys == 1:
+            return above
+        return tf.logical_or(above, tf.logical_and(pairs[0] == pairs[1], pairs[2] < pairs[3]))
+
+    signature = [tf.TensorSpec([], x.dtype) for x in arrays for _ in range(2)]
+    comparator = tf.function(comes_first, input_signature=signature, autograph=False)
+    return tuple(
+        xla_operations.variadic_sort(
+            list(arrays), 1, is_stable=False, comparator=comparator.get_concrete_function()
+        )
+    )
+
+
+def kept(x: Array) -> Array:
+    """`x` as an array of its own, which XLA does not compute again wherever it is used."""
+    if NAME == "jax":
+        return jax.lax.optimization_barrier(x)
+    return xla_operations.optimization_barrier(x)[0] if _traced.xla else x
 
 
 def is_ragged(x: Any) -> bool:

@@ -13,15 +13,21 @@ TensorFlow 2.21), and why `sum_over_rows` looks as it does:
   that are seldom run). More than 16 rows at once gain nothing.
 - The cores hardly share the work of such a loop: waking the second one takes as long as a visit.
 - An empty program takes 0.3 ms to launch from TensorFlow, a sort 0.8 ms at 32 x 200.
+
+On a GPU or TPU (`backend.on_accelerator`) the opposite holds: every step of a loop is a launch, and
+the compilers fuse whole pairs into one reduction. So there all rows are taken at once, or as many
+as `PAIRS_AT_ONCE` allows: see `benchmarks/accelerators.py` for the estimates of the compilers.
 """
 
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 from keras import ops
 
 from tfrankloss import config
+from tfrankloss.core import backend
 from tfrankloss.core.backend import ROW_BLOCK, Array
 
 # Up to this size a list is one visit, with the rows as an axis; up to the other, half as many rows
@@ -30,6 +36,15 @@ SHORT_LIST = 16
 MEDIUM_LIST = 64
 # From this many documents on a visit takes long enough with a quarter of the rows, too.
 LARGE_BATCH = 1 << 14
+# Pairs of one block on accelerators. Fused reductions store none of them; where a compiler does not
+# fuse (on a CPU, say), an array of one block takes 64 MB.
+PAIRS_AT_ONCE = 1 << 24
+# From this many lists on, what depends on two positions alone is computed once for all of them, in
+# a table of at most so many entries.
+TABLE_LISTS = 4
+TABLE_ENTRIES = 1 << 22
+# A table of this size is computed when the program is compiled, and becomes a part of it.
+FOLDED_ENTRIES = 1 << 16
 
 
 class Documents(SimpleNamespace):
@@ -59,27 +74,49 @@ class ByDistance:
     `terms` of `sum_over_rows` find it in the row, as the values for its distance from each column.
 
     Args:
-        values: `[list]`, the value at the distances 0, 1, 2, ...
+        function: of distances 0, 1, 2, ..., element by element.
+        length: the number of documents of a list.
+        dtype: type of the values.
         columns: the number of documents to which distances are asked for, if not all.
     """
 
-    def __init__(self, values: Array, columns: Any = None) -> None:
-        self.values = values
-        self.columns = ops.shape(values)[0] if columns is None else columns
-        self._both_sides = ops.concatenate([ops.flip(values[1:], axis=0), values], axis=0)
+    def __init__(
+        self, function: Callable[[Array], Array], length: Any, dtype: str, columns: Any = None
+    ) -> None:
+        self.function = function
+        self.length = length
+        self.dtype = dtype
+        self.columns = length if columns is None else columns
+        if not backend.on_accelerator():  # here, because a loop cannot hand it out
+            values = function(ops.arange(length, dtype=dtype))
+            self._both_sides = ops.concatenate([ops.flip(values[1:], axis=0), values], axis=0)
 
     def padded(self, amount: int) -> "ByDistance":
         """For lists that are longer by `amount`."""
-        return ByDistance(ops.pad(self.values, ((0, amount),)))
+        return ByDistance(self.function, self.length + amount, self.dtype)
+
+    def to_first(self, columns: Any) -> "ByDistance":
+        """The distances to the first `columns` documents."""
+        return ByDistance(self.function, self.length, self.dtype, columns)
 
     def from_positions(self, start: Any, count: int) -> list[Array]:
         """The values `[1, columns]` at the distances from each of `count` positions."""
-        length = ops.shape(self.values)[0]
         size = (self.columns,)
         return [
-            ops.slice(self._both_sides, (length - 1 - (start + i),), size)[None, :]
+            ops.slice(self._both_sides, (self.length - 1 - (start + i),), size)[None, :]
             for i in range(count)
         ]
+
+    def table(self, start: Any, count: Any) -> Array:
+        """The same as one array `[1, count, columns]`, by the formula: without a gather."""
+        if isinstance(count, int) and isinstance(self.columns, int) and isinstance(start, int):
+            if count * self.columns <= FOLDED_ENTRIES:
+                row, column = np.arange(start, start + count), np.arange(self.columns)
+                distance = np.abs(row[:, None] - column[None, :]).astype(self.dtype)
+                return self.function(ops.convert_to_tensor(distance))[None]
+        rows = ops.cast(ops.arange(count), self.dtype) + ops.cast(start, self.dtype)
+        columns = ops.arange(self.columns, dtype=self.dtype)
+        return self.function(ops.abs(rows[:, None] - columns[None, :]))[None]
 
 
 def if_shorter(x: Array, limit: int, short: Callable[[], Any], long: Callable[[], Any]) -> Any:
@@ -103,7 +140,7 @@ class Logarithmic(NamedTuple):
 def pad_to_rows(documents: Documents) -> Documents:
     """Pads lists of a static size with zeros, so that `sum_over_rows` has whole visits."""
     size = documents.score.shape[1]
-    amount = 0 if size is None else -size % _rows_per_visit(documents)
+    amount = 0 if size is None or backend.on_accelerator() else -size % _rows_per_visit(documents)
     return documents.map(lambda x: ops.pad(x, ((0, 0), (0, amount))), lambda x: x.padded(amount))
 
 
@@ -126,6 +163,8 @@ def sum_over_rows(
         compact: whether to keep rows as an axis instead of writing them out, for a program that is
             seldom run.
     """
+    if backend.on_accelerator():
+        return _sum_over_blocks(terms, columns, rows, sums, top)
     size = rows.score.shape[1]
     length = ops.shape(rows.score)[1]
     # Operation by operation, rows that are written out would only be more operations.
@@ -143,7 +182,9 @@ def sum_over_rows(
             lambda x: ops.slice(x, (0, start), (ops.shape(x)[0], step)),
             lambda x: x.from_positions(start, step),
         )
-        return (_sum_over_axis if compact else _sum_written_out)(terms, columns, block, step)
+        if compact:
+            return _sum_over_axis(terms, columns, block)
+        return _sum_written_out(terms, columns, block, step)
 
     if isinstance(visits, int) and visits == 1:
         return visit(0)
@@ -153,6 +194,48 @@ def sum_over_rows(
         return tuple(total + term for total, term in zip(totals, here, strict=True))
 
     return ops.fori_loop(0, visits, add, (ops.zeros_like(columns.score),) * sums)
+
+
+def _sum_over_blocks(
+    terms: Callable[..., Any], columns: Documents, rows: Documents, sums: int, top: int | None
+) -> tuple[Array, ...]:
+    """`sum_over_rows` for accelerators: all rows at once, or in a few large blocks."""
+    batch, width = ops.shape(columns.score)
+    length = ops.shape(rows.score)[1]
+    if top is not None:
+        length = min(length, top) if isinstance(length, int) else ops.minimum(length, top)
+    step = _rows_at_once(columns.score, batch, width, length)
+
+    def block_of(start: Any, share: bool) -> Documents:
+        def table(x: ByDistance) -> Array:
+            values = x.table(start, step)
+            return backend.kept(values) if share else values
+
+        return rows.map(lambda x: ops.slice(x, (0, start), (ops.shape(x)[0], step)), table)
+
+    known = all(isinstance(x, int) for x in (batch, width, step))
+    if known and step == length:
+        share = batch >= TABLE_LISTS and width * length <= TABLE_ENTRIES
+        return _sum_over_axis(terms, columns, block_of(0, share))
+
+    def add(number: Any, totals: tuple[Array, ...]) -> tuple[Array, ...]:
+        # The last block ends with the list, and leaves out what the one before it counted.
+        start = ops.minimum(number * step, length - step)
+        new = ops.arange(step)[None, :, None] >= number * step - start
+        here = _sum_over_axis(terms, columns, block_of(start, share=False), new)
+        return tuple(total + term for total, term in zip(totals, here, strict=True))
+
+    blocks = (length + step - 1) // step
+    return ops.fori_loop(0, blocks, add, (ops.zeros_like(columns.score),) * sums)
+
+
+def _rows_at_once(x: Array, batch: Any, width: Any, length: Any) -> Any:
+    """As many rows as `PAIRS_AT_ONCE` allows: a number where sizes are known, or else a tensor."""
+    if all(isinstance(size, int) for size in (batch, width, length)):
+        return max(min(PAIRS_AT_ONCE // max(batch * width, 1), length), min(length, 1))
+    pairs = ops.cast(batch, "float32") * ops.cast(width, "float32")
+    rows = ops.cast(PAIRS_AT_ONCE / ops.maximum(pairs, 1.0), "int32")
+    return ops.maximum(ops.minimum(rows, length), ops.minimum(length, 1))
 
 
 def _rows_per_visit(documents: Documents) -> int:
@@ -181,16 +264,20 @@ def _sum_written_out(
 
 
 def _sum_over_axis(
-    terms: Callable[..., Any], columns: Documents, block: Documents, step: int
+    terms: Callable[..., Any], columns: Documents, block: Documents, counts: Array | None = None
 ) -> tuple[Array, ...]:
-    rows = Documents(
-        **{
-            name: ops.stack(x, axis=1) if isinstance(x, list) else x[:, :, None]
-            for name, x in vars(block).items()
-        }
-    )
-    pairs = terms(columns.map(lambda x: x[:, None, :]), rows)
-    return tuple(ops.sum(_number(x), axis=1) for x in pairs)
+    """The sums over the rows of a block; `counts` `[1, rows, 1]` is False for rows to leave out."""
+
+    def as_rows(x: Any) -> Array:
+        if isinstance(x, list):
+            return ops.stack(x, axis=1)
+        return x if len(x.shape) == 3 else x[:, :, None]
+
+    rows = Documents(**{name: as_rows(x) for name, x in vars(block).items()})
+    pairs = map(_number, terms(columns.map(lambda x: x[:, None, :]), rows))
+    if counts is not None:
+        pairs = (ops.where(counts, x, ops.zeros_like(x)) for x in pairs)
+    return tuple(ops.sum(x, axis=1) for x in pairs)
 
 
 def _join(total: Any, term: Any) -> Any:
@@ -271,6 +358,8 @@ def prefix_scan(
     a static length.)
     """
     length = ops.shape(arrays[0])[1]
+    if backend.on_accelerator() and isinstance(length, int):
+        return _unrolled_scan(combine, arrays, fills, length)
     index = ops.arange(length)
 
     def unfinished(step: Any, *_: Array) -> Any:
@@ -285,6 +374,21 @@ def prefix_scan(
         return (2 * step, *combine(earlier, arrays))
 
     return ops.while_loop(unfinished, double, (1, *arrays))[1:]
+
+
+def _unrolled_scan(
+    combine: Callable[..., Any], arrays: tuple[Array, ...], fills: tuple[float, ...], length: int
+) -> tuple[Array, ...]:
+    """The same written out, without a gather: a step of a loop is several launches."""
+    step = 1
+    while step < length:
+        earlier = tuple(
+            ops.pad(x[:, :-step], ((0, 0), (step, 0)), constant_values=fill)
+            for x, fill in zip(arrays, fills, strict=True)
+        )
+        arrays = combine(earlier, arrays)
+        step *= 2
+    return arrays
 
 
 def suffix_scan(

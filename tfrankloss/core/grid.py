@@ -74,7 +74,7 @@ def sums_of_documents(
         half <= widest,
         different <= MOST_LABELS,
         LEAST_DOCUMENTS * different * pieces <= ops.shape(documents.score)[1],
-        ops.all(documents.weight == ops.cast(documents.mask, documents.weight.dtype)),
+        *_all_weigh_one(documents),
     )
     radius = half / ops.cast(pieces, half.dtype)
     rows = _parts(documents)
@@ -157,7 +157,6 @@ def _in_nodes(label: Array, centre: Array, radius: Array, parts: Any) -> Documen
         scaled=centre + radius * nodes,
         label=label,
         grade=label,
-        weight=ops.ones_like(nodes),
     )
 
 
@@ -176,8 +175,14 @@ def _parts(documents: Documents) -> Documents:
         scaled=split(documents.scaled),
         label=split(documents.label),
         grade=split(documents.grade, fill=float("nan")),
-        weight=split(documents.weight),
     )
+
+
+def _all_weigh_one(documents: Documents) -> list[Array]:
+    """The condition that no document has a weight of its own; nothing where that is known."""
+    if not hasattr(documents, "weight"):
+        return []
+    return [ops.all(documents.weight == ops.cast(documents.mask, documents.weight.dtype))]
 
 
 def _number_of_parts(documents: Documents) -> Any:

@@ -29,8 +29,9 @@ MAX_DIGITS = 24
 
 def hinge_sums(documents: Documents, sigma: float) -> tuple[Array, Array]:
     """`sum_{y_i > y_j} w_i max(0, 1 - sigma (s_i - s_j))` of each list, and its gradient."""
-    mask, weight = documents.mask, documents.weight
+    mask = documents.mask
     real = ops.cast(mask, documents.score.dtype)
+    weight = getattr(documents, "weight", real)
     count = ops.maximum(ops.sum(real, axis=1, keepdims=True), 1.0)
     # Centred, because the sums of scores lose what is far below their size; at a whole number, so
     # that differences of exactly 1 stay what they are.
@@ -78,7 +79,7 @@ def hinge_sums(documents: Documents, sigma: float) -> tuple[Array, Array]:
     zero = ops.zeros_like(is_lower)
     state = (index, index, 0 * index, 0 * index + 2 * size - 1, zero, zero, zero)
     totals = ops.fori_loop(0, digits, add_digit, state)[4:]
-    counted, sums, pulls = (order.unsort(total) for total in totals)
+    counted, sums, pulls = order.unsort_all(*totals)
     counted, sums, pulls = counted[:, size:], sums[:, size:], pulls[:, :size]
     # Where nothing counts, the difference of two running sums need not be exactly 0.
     values = ops.maximum(counted * (1.0 - scores) + sums, 0.0)

@@ -5,7 +5,7 @@ Padding is decided here and nowhere else. Behind the door a padded document has 
 weight 0, so that no NaN or infinity of the input reaches any formula.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -32,10 +32,18 @@ class Lists(NamedTuple):
     labels: Array  # [batch, list], or [batch, list, subtopics]
     mask: Array  # [batch, list]
     weights: Array  # [batch, list]
+    weighted: bool = True  # False where every document has the weight 1
+
+    def map(self, function: Callable[[Array], Array]) -> "Lists":
+        """The lists with a function applied to every array."""
+        return Lists(*map(function, self[: len(LIST_ARRAYS)]), self.weighted)
 
     def repeat(self, times: int) -> "Lists":
         """All lists, `times` times over."""
-        return Lists(*(repeat_lists(x, times) for x in self))
+        return self.map(lambda x: repeat_lists(x, times))
+
+
+LIST_ARRAYS = ("scores", "labels", "mask", "weights")
 
 
 class Derivatives(NamedTuple):
@@ -137,7 +145,7 @@ def clean(received: Received, dtype: str | None = None) -> Lists:
     if received.document_weights is not None:
         given = ops.cast(received.document_weights, dtype)
         weights = ops.where(mask, given, ops.zeros_like(given))
-    return Lists(scores, labels, mask, weights)
+    return Lists(scores, labels, mask, weights, received.document_weights is not None)
 
 
 def compute_dtype(scores: Array) -> str:

@@ -33,15 +33,14 @@ pair counts.
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from tfrankloss.core import grid
+from tfrankloss.core import backend, grid
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import (
-    ByDistance,
     Documents,
     Logarithmic,
     if_shorter,
@@ -81,21 +80,22 @@ class Difference:
 
     @functools.cached_property
     def z(self) -> Array:
+        """`sigma (s_i - s_j)`."""
         return self.document.scaled - self.other.scaled
 
     @functools.cached_property
     def right(self) -> Array:
         """`1 / (1 + e^(-z))`, the probability of the order document, other."""
-        if hasattr(self.document, "power"):
+        if self._has_powers:
             return self.document.power * self._inverse_sum
-        return ops.sigmoid(self.z)
+        return ops.where(self.z >= 0.0, 1.0, self.decay) * self._inverse_sum
 
     @functools.cached_property
     def wrong(self) -> Array:
         """`1 / (1 + e^z)`, the probability of the reverse order."""
-        if hasattr(self.document, "power"):
+        if self._has_powers:
             return self.other.power * self._inverse_sum
-        return ops.sigmoid(-self.z)
+        return ops.where(self.z >= 0.0, self.decay, 1.0) * self._inverse_sum
 
     @functools.cached_property
     def bend(self) -> Array:
@@ -103,34 +103,51 @@ class Difference:
 
         With a division of its own: XLA for CPU writes a division that two sums share to memory.
         """
-        if hasattr(self.document, "power"):
+        if self._has_powers:
             return 1.0 / (2.0 + self.growth + self.shrinkage)
         return self.right * self.wrong
 
     @functools.cached_property
     def decay(self) -> Array:
         """`e^(-|z|)`."""
-        if hasattr(self.document, "power"):
+        if self._has_powers:
             return ops.minimum(self.growth, self.shrinkage)
         return ops.exp(-ops.abs(self.z))
 
     @functools.cached_property
     def growth(self) -> Array:
         """`e^z`."""
-        if hasattr(self.document, "power"):
+        if self._has_powers:
             return self.document.power * self.other.inverse_power
         return ops.exp(self.z)
 
     @functools.cached_property
     def shrinkage(self) -> Array:
         """`e^(-z)`."""
-        if hasattr(self.document, "power"):
+        if self._has_powers:
             return self.document.inverse_power * self.other.power
         return ops.exp(-self.z)
 
     @functools.cached_property
     def _inverse_sum(self) -> Array:
-        return 1.0 / (self.document.power + self.other.power)
+        if self._has_powers:
+            return 1.0 / (self.document.power + self.other.power)
+        return 1.0 / (1.0 + self.decay)
+
+    @functools.cached_property
+    def _has_powers(self) -> bool:
+        return hasattr(self.document, "power")
+
+
+class Margin(Difference):
+    """By how much the preferred document of a pair is ahead of the other one: a given difference."""
+
+    def __init__(self, z: Array) -> None:
+        self.__dict__["z"] = z
+
+    @functools.cached_property
+    def _has_powers(self) -> bool:
+        return False
 
 
 class Phi:
@@ -176,20 +193,6 @@ class PairWeights(NamedTuple):
 
 PairFactor = Callable[[Documents, Documents], Array]
 Weights = Callable[[Documents, Documents], PairWeights]
-
-
-class ByLabel:
-    """Weights that look at nothing but `label` and `grade` of the two documents.
-
-    What a document adds up over its pairs is then a function of its label and score, and long lists
-    need not visit all pairs: see `grid`.
-    """
-
-    def __init__(self, weights: Weights) -> None:
-        self._weights = weights
-
-    def __call__(self, document: Documents, other: Documents) -> PairWeights:
-        return self._weights(document, other)
 
 
 class Hinge(Phi):
@@ -270,24 +273,46 @@ class SoftZeroOne(Phi):
         return bend, -bend
 
 
-def preferred(weight: PairFactor | None = None) -> Weights:
-    """Pairs of different labels, weighted by a symmetric function of the two."""
+class Preferred:
+    """Pairs of different labels, weighted by a symmetric function of the two documents.
 
-    def weights(document: Documents, other: Documents) -> PairWeights:
-        return PairWeights(
-            document.grade > other.grade,
-            document.grade < other.grade,
-            None if weight is None else weight(document, other),
-        )
+    Args:
+        weight: the function, or None for 1.
+        gap: an attribute that grows with the label and is NaN in padding, of which the absolute
+            difference multiplies the weight.
+    """
 
-    return weights
+    def __init__(self, weight: PairFactor | None = None, gap: str | None = None) -> None:
+        self._weight = weight
+        self.gap = gap
+
+    def __call__(self, document: Documents, other: Documents) -> PairWeights:
+        weight = None if self._weight is None else self._weight(document, other)
+        if self.gap is not None:
+            gap = ops.abs(getattr(document, self.gap) - getattr(other, self.gap))
+            weight = gap if weight is None else gap * weight
+        return PairWeights(document.grade > other.grade, document.grade < other.grade, weight)
+
+    def signed(self, document: Documents, other: Documents) -> Array:
+        """The weight, below 0 where `other` is preferred; NaN where one of the two is padding."""
+        gap = getattr(document, self.gap or "grade") - getattr(other, self.gap or "grade")
+        sign = ops.sign(gap) if self.gap is None else gap
+        return sign if self._weight is None else sign * self._weight(document, other)
+
+
+class ByLabel(Preferred):
+    """Weights that look at nothing but `label` and `grade` of the two documents.
+
+    What a document adds up over its pairs is then a function of its label and score, and long lists
+    need not visit all pairs: see `grid`.
+    """
 
 
 def directed(weight: PairFactor) -> Weights:
     """Pairs of different labels, weighted by any function of the higher and the lower document."""
 
     def weights(document: Documents, other: Documents) -> PairWeights:
-        above, below, *_ = preferred()(document, other)
+        above, below, *_ = Preferred()(document, other)
         return PairWeights(above, below, weight(document, other), weight(other, document))
 
     return weights
@@ -354,11 +379,16 @@ def pair_sums(
     documents = pad_to_rows(documents)
     documents.grade = grades(documents.label, documents.mask)
     documents.index = ops.arange(ops.shape(documents.score)[1])[None, :]
-    middle, spread = score_range(documents.score, documents.mask)
-    documents.scaled = sigma * (documents.score - middle)
     count = 3 if curvature else 2
     sums = functools.partial(_sums, phi, weights, top, count)
-    if phi.uses_powers:
+    on_accelerator = backend.on_accelerator()
+    if on_accelerator:
+        # `e^(-|z|)` is right for any scores: no branch on their spread, which the device knows.
+        documents.scaled = sigma * documents.score
+    else:
+        middle, spread = score_range(documents.score, documents.mask)
+        documents.scaled = sigma * (documents.score - middle)
+    if phi.uses_powers and not on_accelerator:
         on_grid = phi.on_grid and top is None and isinstance(weights, ByLabel)
         results = _sums_of_powers(sums, documents, sigma * spread, on_grid, count)
     else:
@@ -415,16 +445,17 @@ def _sums(
     size = documents.score.shape[1]
     columns = documents if columns is None else columns
     pass_over = functools.partial(sum_over_rows, sums=count, compact=compact)
-    terms = functools.partial(_terms, phi, count)
+    signed = backend.on_accelerator() and hasattr(weights, "signed")
+    terms = functools.partial(_signed_terms if signed else _terms, phi, count)
     if top is None or (size is not None and top >= size):
         sums = pass_over(functools.partial(terms, weights), columns, documents)
     else:
         # Every document with the first ones; then the first ones with those after them.
-        within = _restricted(weights, lambda other: other.index < top)
-        beyond = _restricted(weights, lambda other: other.index >= top)
+        within = _Restricted(weights, lambda other: other.index < top)
+        beyond = _Restricted(weights, lambda other: other.index >= top)
         first = documents.map(lambda x: x[:, :top])
         distances = top if size is not None else ops.minimum(top, ops.shape(documents.score)[1])
-        others = documents.map(lambda x: x, lambda x: ByDistance(x.values, distances))
+        others = documents.map(lambda x: x, lambda x: x.to_first(distances))
         sums = tuple(
             ops.concatenate([total[:, :top] + more, total[:, top:]], axis=1)
             for total, more in zip(
@@ -434,7 +465,12 @@ def _sums(
             )
         )
     value, *derivatives = sums
-    return columns.weight * value if phi.weighs_value else value, *derivatives
+    if signed:
+        # Half for each of the two documents of a pair, so that the terms need not choose.
+        value = 0.5 * value
+    elif phi.weighs_value and hasattr(columns, "weight"):
+        value = columns.weight * value
+    return value, *derivatives
 
 
 def _terms(
@@ -458,7 +494,8 @@ def _terms(
     if count == 3:
         both_ways.append(phi.curvatures(difference))
     for here, there in both_ways:
-        here, there = document.weight * here, other.weight * there
+        if hasattr(document, "weight"):
+            here, there = document.weight * here, other.weight * there
         if weight is not None:
             # Before the selection: what does not count may have an infinite weight.
             here = weight * here
@@ -467,24 +504,56 @@ def _terms(
     return tuple(terms)
 
 
+def _signed_terms(
+    phi: Phi, count: int, weights: Any, document: Documents, other: Documents
+) -> tuple[Array, ...]:
+    """The same where one of the two documents is preferred, by the margin of that one.
+
+    Half of the arithmetic: phi is evaluated once for both directions of a pair, and the value
+    counts half for each of its two documents.
+    """
+    preference = weights.signed(document, other)
+    preference = ops.where(preference == preference, preference, 0.0)
+    strength = ops.abs(preference)
+    z = document.scaled - other.scaled
+    margin = Margin(ops.where(preference > 0.0, z, -z))
+    value, decay = phi.value(margin)
+    if decay is not None:
+        value = value + log_one_plus(decay)
+    if hasattr(document, "weight"):
+        # That of the preferred document, which the value gets, too.
+        weight = ops.where(preference > 0.0, document.weight, other.weight)
+        preference, strength = preference * weight, strength * weight
+    terms = [strength * value, preference * phi.slopes(margin)[0]]
+    if count == 3:
+        terms.append(strength * phi.curvatures(margin)[0])
+    return tuple(terms)
+
+
 def log_one_plus(x: Array) -> Array:
     """`log(1 + x)` for x from 0 to 1; in float32 by a polynomial, right to a relative 4e-7."""
-    if keras.backend.standardize_dtype(x.dtype) != "float32":
-        return ops.log1p(x)
+    if keras.backend.standardize_dtype(x.dtype) != "float32" or backend.on_accelerator():
+        return ops.log(1.0 + x)
     result = LOG_ONE_PLUS[-1] * x
     for coefficient in LOG_ONE_PLUS[-2:0:-1]:
         result = (result + coefficient) * x
     return (result + LOG_ONE_PLUS[0]) * x
 
 
-def _restricted(weights: Weights, condition: Callable[[Documents], Array]) -> Weights:
+class _Restricted:
     """The weights of the pairs whose other document satisfies a condition."""
 
-    def restricted(document: Documents, other: Documents) -> PairWeights:
-        pair, allowed = weights(document, other), condition(other)
+    def __init__(self, weights: Weights, condition: Callable[[Documents], Array]) -> None:
+        self._weights = weights
+        self._condition = condition
+
+    def __call__(self, document: Documents, other: Documents) -> PairWeights:
+        pair, allowed = self._weights(document, other), self._condition(other)
         return pair._replace(
             forward=ops.logical_and(pair.forward, allowed),
             backward=ops.logical_and(pair.backward, allowed),
         )
 
-    return restricted
+    def signed(self, document: Documents, other: Documents) -> Array:
+        preference = self._weights.signed(document, other)  # type: ignore[attr-defined]
+        return ops.where(self._condition(other), preference, 0.0)

@@ -7,7 +7,7 @@ scores by position.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ from tfrankloss import config
 from tfrankloss.core import backend
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import Documents, if_shorter, pad_to_rows, prefix_scan, sum_over_rows
-from tfrankloss.core.lists import grades
+from tfrankloss.core.lists import Lists, grades
 
 Gain = str | Callable[[Array], Array]
 Discount = str | Callable[[Array], Array]
@@ -34,19 +34,40 @@ COUNTED_LIST = 4096
 COUNTED_PAIRS = 2048
 
 
-class Order(NamedTuple):
-    """A permutation of each list, `[batch, list]` int32."""
+class Order:
+    """A permutation of each list, `[batch, list]` int32.
 
-    indices: Array  # the document at each position
-    positions: Array  # the position of each document
+    Args:
+        indices: the document at each position.
+        positions: the position of each document, if it is known.
+    """
+
+    def __init__(self, indices: Array, positions: Array | None = None) -> None:
+        self.indices = indices
+        self._positions = positions
+
+    @property
+    def positions(self) -> Array:
+        """The position of each document."""
+        if self._positions is None:
+            self._positions = _inverse(self.indices)
+        return self._positions
 
     def sort(self, x: Array) -> Array:
         """`x` in the sorted order."""
+        if backend.on_accelerator():
+            return backend.sort_together(self.positions, x)[1]
         return ops.take_along_axis(x, self.indices, axis=1)
 
     def unsort(self, x: Array) -> Array:
         """Back from the sorted order to that of the documents."""
-        return ops.take_along_axis(x, self.positions, axis=1)
+        return self.unsort_all(x)[0]
+
+    def unsort_all(self, *arrays: Array) -> tuple[Array, ...]:
+        """Several arrays back from the sorted order to that of the documents."""
+        if backend.on_accelerator():
+            return backend.sort_together(self.indices, *arrays)[1:]
+        return tuple(ops.take_along_axis(x, self.positions, axis=1) for x in arrays)
 
     def then(self, order: "Order") -> "Order":
         """This order, and another of the lists that are so sorted."""
@@ -56,22 +77,70 @@ class Order(NamedTuple):
 def descending(keys: Array, mask: Array) -> Order:
     """The stable order of `keys` from high to low, padding last."""
 
-    def by_counting() -> Order:
-        return from_positions(_count_above(keys, mask))
+    def by_counting() -> tuple[Array, Array]:
+        order = from_positions(_count_above(keys, mask))
+        return order.indices, order.positions
 
-    if not config.xla_enabled():  # a sort is one operation, counting would be many
+    def by_sorting() -> tuple[Array, Array]:
+        order = ascending(-keys, mask)
+        return order.indices, order.positions
+
+    # A sort is one operation where counting would be many, and on accelerators cheaper.
+    if not config.xla_enabled() or backend.on_accelerator():
         return ascending(-keys, mask)
-    return Order(*if_shorter(keys, COUNTED_LIST, by_counting, lambda: ascending(-keys, mask)))
+    return Order(*if_shorter(keys, COUNTED_LIST, by_counting, by_sorting))
 
 
 def ascending(keys: Array, mask: Array) -> Order:
     """The stable order of `keys` from low to high, padding last, by sorting."""
+    if backend.on_accelerator():
+        return _sorted(keys, mask)[0]
     infinity = ops.full_like(keys, float("inf"))
     order = ops.argsort(
         ops.where(mask, ops.minimum(_one_zero(keys), _limit(keys)), infinity), axis=1
     )
     indices = ops.cast(order, "int32")
     return Order(indices, _inverse(indices))
+
+
+def _sorted(keys: Array, mask: Array, *arrays: Array) -> tuple[Order, tuple[Array, ...]]:
+    """The order of `keys` from low to high, padding last, and arrays that the sort carries along."""
+    _, indices, *moved = backend.sort_together(
+        _sort_keys(keys, mask), _positions(keys), *arrays, keys=2
+    )
+    return Order(indices), tuple(moved)
+
+
+def _sort_keys(keys: Array, mask: Array) -> Array:
+    """Whole numbers in the order of `keys`, padding last, before it what is not a number."""
+    integers = backend.ordered_integers(_one_zero(keys))
+    last = np.iinfo(keras.backend.standardize_dtype(integers.dtype)).max
+    integers = ops.where(keys == keys, integers, last - 1)
+    return ops.where(mask, integers, last)
+
+
+def _positions(x: Array) -> Array:
+    """`[batch, list]` int32: 0, 1, 2, ..."""
+    return ops.arange(ops.shape(x)[1], dtype="int32")[None, :] + ops.zeros_like(x, "int32")
+
+
+def _first_places(mask: Array) -> Array:
+    """The mask of lists whose padding stands last."""
+    count = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
+    return ops.arange(ops.shape(mask)[1], dtype="int32")[None, :] < count
+
+
+def sorted_lists(keys: Array, lists: Lists, *arrays: Array) -> tuple[Any, ...]:
+    """The order of `keys` from high to low, the lists in this order, and further arrays in it."""
+    if not backend.on_accelerator():
+        order = descending(keys, lists.mask)
+        return order, lists.map(order.sort), *(order.sort(x) for x in arrays)
+    # What the sort need not carry, it does not: the fewer arrays, the faster.
+    carried = [lists.scores, lists.labels, *arrays, *([lists.weights] if lists.weighted else [])]
+    order, (scores, labels, *rest) = _sorted(-keys, lists.mask, *carried)
+    mask = _first_places(lists.mask)
+    weights = rest.pop() if lists.weighted else ops.cast(mask, scores.dtype)
+    return order, Lists(scores, labels, mask, weights, lists.weighted), *rest
 
 
 def descending_indices(keys: Array, mask: Array) -> Array:
@@ -86,6 +155,8 @@ def descending_indices(keys: Array, mask: Array) -> Array:
 
 def highest_first(x: Array) -> Array:
     """The numbers of each list from high to low."""
+    if backend.on_accelerator():
+        return -backend.sort_together(-x)[0]
     if backend.shapes_must_be_static():
         return ops.flip(ops.sort(x, axis=1), axis=1)
     return ops.top_k(x, ops.shape(x)[1])[0]  # TensorFlow's sort is this and more
@@ -128,6 +199,9 @@ def _count_above(keys: Array, mask: Array) -> Array:
 
 
 def _inverse(permutation: Array) -> Array:
+    if backend.on_accelerator():
+        index = ops.arange(ops.shape(permutation)[1], dtype="int32")[None, :]
+        return backend.sort_together(permutation, index + ops.zeros_like(permutation))[1]
     # By scattering: to sort the indices would take ten times as long.
     shape = ops.shape(permutation)
     lists = ops.arange(shape[0], dtype="int32")[:, None] + ops.zeros_like(permutation)
@@ -138,6 +212,10 @@ def _inverse(permutation: Array) -> Array:
 
 def rank_numbers(x: Array) -> Array:
     """`[1, list]`: the ranks 1, 2, 3, ... of sorted lists."""
+    if isinstance(x.shape[1], int):
+        # Numbers that XLA knows: what follows from them alone is computed when it compiles.
+        numbers = np.arange(1, x.shape[1] + 1, dtype=keras.backend.standardize_dtype(x.dtype))
+        return ops.convert_to_tensor(numbers[None, :])
     return ops.cast(ops.arange(1, ops.shape(x)[1] + 1), x.dtype)[None, :]
 
 
@@ -196,6 +274,11 @@ def max_dcg(
 ) -> Array:
     """`[batch, 1]`: the DCG of the list sorted by gain."""
     size = gains.shape[1]
+    if backend.on_accelerator():
+        lowest = ops.full_like(gains, -float("inf"))
+        ideal = highest_first(ops.where(mask, gains, lowest))
+        credit = inverse_discounts(rank_numbers(ideal), discount, topn)
+        return ops.sum(ops.where(ideal > lowest, ideal * credit, 0.0), axis=1, keepdims=True)
     if topn is not None and size is not None and topn < size:
         lowest = ops.full_like(gains, -float("inf"))
         ideal, _ = ops.top_k(ops.where(mask, gains, lowest), topn)
@@ -216,7 +299,23 @@ def normalized_gains(
 ) -> Array:
     """`G_i / maxDCG@topn`, 0 in lists without a gain."""
     values = scaled_gains(labels, mask, gain)
-    return divide_no_nan(values, max_dcg(values, mask, discount, topn))
+    if backend.on_accelerator() and gain in GAINS:
+        best = _max_dcg_of_labels(labels, mask, gain, discount, topn)
+    else:
+        best = max_dcg(values, mask, discount, topn)
+    return divide_no_nan(values, best)
+
+
+def _max_dcg_of_labels(
+    labels: Array, mask: Array, gain: Gain, discount: Discount, topn: int | None
+) -> Array:
+    """`max_dcg` of scaled gains that grow with the label: a sort of labels waits for nothing."""
+    order = highest_first(ops.where(mask, labels, ops.full_like(labels, -1.0)))
+    highest = ops.max(labels, axis=1, keepdims=True, initial=0.0)
+    ideal = scaled_gains(ops.maximum(order, 0.0), mask, gain, highest)
+    credit = inverse_discounts(rank_numbers(order), discount, topn)
+    # (XLA for GPU fuses this sum with its terms, and one with keepdims it does not.)
+    return ops.sum(ideal * credit, axis=1)[:, None]
 
 
 def divide_no_nan(numerator: Array, denominator: Array) -> Array:
@@ -246,4 +345,6 @@ def count_ordered_pairs(labels: Array, mask: Array) -> Array:
         (higher,) = prefix_scan(lambda a, b: (ops.maximum(a[0], b[0]),), (starts,), (0.0,))
         return ops.sum(ops.where(order.sort(mask), higher, 0.0), axis=1)
 
+    if backend.on_accelerator():
+        return by_pairs()
     return if_shorter(labels, COUNTED_PAIRS, by_pairs, by_sorting)

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras import ops
 
+from tfrankloss.core import backend
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import Documents, pad_to_rows, sum_over_rows
 from tfrankloss.core.lists import score_range
@@ -36,6 +37,17 @@ def soft_counts(scores: Array, mask: Array, values: Array, temperature: float) -
 
     def sum_above(scores: Array, terms: Callable[..., Array], **arrays: Array) -> Array:
         """Sums over j of `terms(document, other, sigmoid((s_j - s_i) / temperature))`."""
+        if backend.on_accelerator():
+            documents = Documents(score=scores / temperature, **arrays)
+
+            def term(document: Documents, other: Documents) -> tuple[Array]:
+                gap = other.score - document.score
+                # Small where it is small: 1 minus a sigmoid near 1 would lose the gradient.
+                decay = ops.exp(-ops.abs(gap))
+                share = 1.0 / (1.0 + decay)
+                return (terms(document, other, ops.where(gap >= 0.0, 1.0, decay) * share),)
+
+            return sum_over_rows(term, documents, documents, sums=1)[0]
         middle, spread = score_range(scores, mask)
         centred = (scores - middle) / temperature
 

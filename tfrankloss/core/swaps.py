@@ -19,12 +19,14 @@ from tfrankloss.core.pairs import Documents
 Change = Callable[[Documents, Documents], Array]
 
 
-def dcg(documents: Documents, discount: ranks.Discount, topn: int | None) -> Change:
-    """`|G_i - G_j| |[r_i <= K] / D(r_i) - [r_j <= K] / D(r_j)|` (CIKM 2018, Eq 5)."""
+def credit_gap(documents: Documents, discount: ranks.Discount, topn: int | None) -> Change:
+    """DCG's, beside `|G_i - G_j|`: `|[r_i <= K] / D(r_i) - [r_j <= K] / D(r_j)|` (CIKM 2018, Eq 5).
+
+    """
     documents.credit = ranks.inverse_discounts(documents.rank, discount, topn)
 
     def change(document: Documents, other: Documents) -> Array:
-        return ops.abs(document.gain - other.gain) * ops.abs(document.credit - other.credit)
+        return ops.abs(document.credit - other.credit)
 
     return change
 

@@ -137,13 +137,19 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
         document = batch.mask if len(gradient.shape) == 2 else batch.mask[:, :, None]
         values = ops.where(real, values, ops.zeros_like(values))
         gradient = ops.where(document, gradient, ops.zeros_like(gradient))
-        factors = list_factors(real, arguments.list_weights, values.dtype, reduction)
-        values = values * factors
+        factors = list_factors(real, arguments.list_weights, values.dtype)
+        values, total_factor = values * factors, ops.sum(factors)
+        if reduction == "mean":
+            # Last, so that nothing before waits for the sum.
+            share = ranks.divide_no_nan(ops.ones_like(total_factor), total_factor)
+            factors = factors * share
         gradient = gradient * ops.reshape(factors, (-1,) + (1,) * (len(gradient.shape) - 1))
         if reduction == "none":
             return values, gradient
         total = ops.sum(values)
-        return (ops.stack([total, ops.sum(factors)]) if reduction == "parts" else total), gradient
+        if reduction == "parts":
+            return ops.stack([total, total_factor]), gradient
+        return total * share if reduction == "mean" else total, gradient
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -178,12 +184,12 @@ class SampledLoss(RankingLoss):
         return noise.pick_seed(self.seed)
 
 
-def list_factors(real: Array, weights: Array | None, dtype: str, reduction: str) -> Array:
-    """`[batch]`: the factor of each list in the reduced loss; 0 for lists without documents."""
+def list_factors(real: Array, weights: Array | None, dtype: str) -> Array:
+    """`[batch]`: the weight of each list; 0 for lists without documents."""
     factors = ops.cast(real, dtype)
     if weights is not None:
         factors = ops.where(real, ops.cast(weights, dtype), ops.zeros_like(factors))
-    return ranks.divide_no_nan(factors, ops.sum(factors)) if reduction == "mean" else factors
+    return factors
 
 
 def _over_replicas(

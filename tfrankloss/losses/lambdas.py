@@ -13,12 +13,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
 
 from tfrankloss.core import noise, pairs, ranks, swaps
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import ByDistance
-from tfrankloss.core.lists import Derivatives, Lists, mean_over_repeats, repeat_lists, score_range
+from tfrankloss.core.lists import (
+    Derivatives,
+    Lists,
+    grades,
+    mean_over_repeats,
+    repeat_lists,
+    score_range,
+)
 from tfrankloss.core.pairs import Documents, Weights
 from tfrankloss.losses.base import SampledLoss
 from tfrankloss.losses.pairwise import PairLoss, count_all_pairs, documents_of
@@ -68,8 +76,8 @@ class RankWeightedLoss(PairLoss, SampledLoss):
         self.noise_scale = noise_scale
 
     def gains(self, lists: Lists) -> Array:
-        """`[batch, list]`: the gain of each document."""
-        return lists.labels
+        """`[batch, list]`: the gain of each document, NaN in padding."""
+        return grades(lists.labels, lists.mask)
 
     def weights(self, documents: Documents) -> Weights:
         """The weight of a pair, from the documents in the order of their ranks."""
@@ -95,21 +103,16 @@ class RankWeightedLoss(PairLoss, SampledLoss):
         self, lists: Lists, curvature: bool = False, normalized: bool = False
     ) -> Derivatives:
         if not self.uses_ranks:
-            return self._sum(_documents(lists, lists.labels), curvature, normalized)
+            documents = _documents(lists, lists.labels)
+            return self._to_base_two(self._sum(documents, curvature, normalized))
         samples = 1 if self.ranking == "sorted" else self.samples
         ranked = self._draw(lists)
-        lists, gains = lists.repeat(samples), self.gains(lists)
-        order = ranks.descending(ranked.scores, lists.mask)
-        ordered = Lists(*(order.sort(x) for x in lists))
-        gains = order.sort(repeat_lists(gains, samples))
+        gains = repeat_lists(self.gains(lists), samples)
+        order, ordered, gains = ranks.sorted_lists(ranked.scores, lists.repeat(samples), gains)
         sums = self._sum(_documents(ordered, gains), curvature, normalized)
-        return Derivatives(
-            mean_over_repeats(sums.values, samples),
-            mean_over_repeats(order.unsort(sums.gradient), samples),
-            None
-            if sums.curvature is None
-            else mean_over_repeats(order.unsort(sums.curvature), samples),
-        )
+        derivatives = order.unsort_all(*(x for x in sums[1:] if x is not None))
+        sums = Derivatives(*(mean_over_repeats(x, samples) for x in (sums.values, *derivatives)))
+        return self._to_base_two(sums)
 
     def _sum(self, documents: Documents, curvature: bool, normalized: bool) -> Derivatives:
         weights, phi = self.weights(documents), pairs.Logistic()
@@ -119,7 +122,9 @@ class RankWeightedLoss(PairLoss, SampledLoss):
             some = ops.any(other, axis=1, keepdims=True)
             documents.offset = ops.where(some, 0.01, ops.ones_like(documents.score))
             weights, phi = pairs.nearest_first(weights), pairs.LogisticForces()
-        sums = pairs.pair_sums(documents, phi, weights, self.sigma, self.visited(), curvature)
+        return pairs.pair_sums(documents, phi, weights, self.sigma, self.visited(), curvature)
+
+    def _to_base_two(self, sums: Derivatives) -> Derivatives:
         return sums.times(ops.full_like(sums.values, 1.0 / math.log(2.0)))
 
     def _draw(self, lists: Lists) -> Lists:
@@ -159,9 +164,19 @@ class GainLoss(RankWeightedLoss):
         self.normalize = normalize
 
     def gains(self, lists: Lists) -> Array:
+        labels, mask = lists.labels, lists.mask
         if not self.normalize:
-            return ranks.gains(lists.labels, lists.mask, self.gain)
-        return ranks.normalized_gains(lists.labels, lists.mask, self.gain, self.discount, self.topn)
+            return grades(ranks.gains(labels, mask, self.gain), mask)
+        normalized = ranks.normalized_gains(labels, mask, self.gain, self.discount, self.topn)
+        return grades(normalized, mask)
+
+
+    def gain_gap(self, factor: pairs.PairFactor) -> Weights:
+        """`|G_i - G_j|` times a symmetric function of the two documents."""
+        if isinstance(self.gain, str):
+            return pairs.Preferred(factor, gap="gain")
+        # A gain of the user's need not grow with the label.
+        return pairs.Preferred(lambda i, j: ops.abs(i.gain - j.gain) * factor(i, j))
 
 
 class CutoffLoss(GainLoss):
@@ -257,8 +272,8 @@ class LambdaRankLoss(GainLoss):
 
     def weights(self, documents: Documents) -> Weights:
         if self.metric in ("ndcg", "dcg"):
-            change = swaps.dcg(documents, self.discount, self.topn)
-        elif self.metric == "precision":
+            return self.gain_gap(swaps.credit_gap(documents, self.discount, self.topn))
+        if self.metric == "precision":
             change = swaps.precision(documents, self.topn or 1)
         elif self.metric == "mrr":
             change = swaps.reciprocal_rank(documents, self.topn)
@@ -266,7 +281,7 @@ class LambdaRankLoss(GainLoss):
             change = swaps.average_precision(documents, self.topn)
         else:
             change = swaps.expected_reciprocal_rank(documents, self.topn)
-        return pairs.preferred(change)
+        return pairs.Preferred(change)
 
 
 @register
@@ -313,8 +328,7 @@ class ARPLoss2(RankWeightedLoss):
     uses_ranks = False
 
     def weights(self, documents: Documents) -> Weights:
-        gap = pairs.preferred(lambda document, other: ops.abs(document.label - other.label))
-        return pairs.ByLabel(gap)
+        return pairs.ByLabel(gap="grade")
 
 
 @register
@@ -378,14 +392,13 @@ class NDCGLoss2(CutoffLoss):
         if corrected:
             documents.correction = self.corrections(documents.rank, self.topn or 1)
 
-        def change(document: Documents, other: Documents) -> Array:
-            weight = ops.abs(document.gain - other.gain) * other.delta
+        def discounts(document: Documents, other: Documents) -> Array:
             if not corrected:
-                return weight
+                return other.delta
             later = document.rank > other.rank
-            return weight * ops.where(later, document.correction, other.correction)
+            return other.delta * ops.where(later, document.correction, other.correction)
 
-        return pairs.preferred(change)
+        return self.gain_gap(discounts)
 
     def corrections(self, rank: Array, topn: int) -> Array:
         """`mu_ij` (SIGIR 2022, Eq 17) by the later rank of the two, 1 within the cutoff."""
@@ -424,11 +437,10 @@ class NDCGLoss2PlusPlus(CutoffLoss):
         documents.credit = ranks.inverse_discounts(documents.rank, self.discount)
         documents.delta = rank_distance_discounts(documents.rank, self.discount)
 
-        def change(document: Documents, other: Documents) -> Array:
-            rho = ops.abs(document.credit - other.credit)
-            return ops.abs(document.gain - other.gain) * (rho + self.mu * other.delta)
+        def discounts(document: Documents, other: Documents) -> Array:
+            return ops.abs(document.credit - other.credit) + self.mu * other.delta
 
-        return pairs.preferred(change)
+        return self.gain_gap(discounts)
 
 
 @register
@@ -463,14 +475,21 @@ class LambdaLoss(GainLoss):
         self.weight = weight
 
     def weights(self, documents: Documents) -> Weights:
+        if not hasattr(documents, "weight"):
+            documents.weight = ops.cast(documents.mask, documents.score.dtype)
         return pairs.directed(self.weight)
 
 
 def rank_distance_discounts(rank: Array, discount: ranks.Discount) -> ByDistance:
     """`delta_ij = |1/D(d) - 1/D(d + 1)|` of the distance d of two ranks, 0 for d = 0 (Eq 15)."""
-    near = ranks.inverse_discounts(ops.maximum(rank[0] - 1.0, 1.0), discount)
-    far = ranks.inverse_discounts(rank[0], discount)
-    return ByDistance(ops.where(rank[0] > 1.0, ops.abs(near - far), ops.zeros_like(near)))
+
+    def delta(distance: Array) -> Array:
+        near = ranks.inverse_discounts(ops.maximum(distance, 1.0), discount)
+        far = ranks.inverse_discounts(distance + 1.0, discount)
+        return ops.where(distance > 0.0, ops.abs(near - far), ops.zeros_like(near))
+
+    dtype = keras.backend.standardize_dtype(rank.dtype)
+    return ByDistance(delta, ops.shape(rank)[1], dtype)
 
 
 def _documents(lists: Lists, gains: Array) -> Documents:

@@ -214,13 +214,14 @@ class SortedListwiseLoss(ListwiseLoss):
         temperature: see `ListwiseLoss`, as the other arguments.
     """
 
-    def order(self, lists: Lists) -> ranks.Order:
-        """The order by label, equal labels by position."""
-        return ranks.descending(lists.labels, lists.mask)
+    def sorted(self, lists: Lists) -> tuple[ranks.Order, Lists]:
+        """The order by label, equal labels by position, and the lists in it."""
+        order, ordered = ranks.sorted_lists(lists.labels, lists)
+        return order, ordered
 
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
-        order = self.order(lists)
-        values, gradient = super().value_and_gradient(Lists(*(order.sort(x) for x in lists)))
+        order, ordered = self.sorted(lists)
+        values, gradient = super().value_and_gradient(ordered)
         return values, order.unsort(gradient)
 
 
@@ -241,12 +242,13 @@ class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
         check_choice("ties", ties, TIES)
         self.ties = ties
 
-    def order(self, lists: Lists) -> ranks.Order:
+    def sorted(self, lists: Lists) -> tuple[ranks.Order, Lists]:
         if self.ties == "position":
-            return super().order(lists)
+            return super().sorted(lists)
         draws = ops.cast(noise.uniform(lists, self._drawn_seed), lists.scores.dtype)[0]
-        shuffled = ranks.descending(draws, lists.mask)
-        return shuffled.then(super().order(Lists(*(shuffled.sort(x) for x in lists))))
+        shuffled, lists = ranks.sorted_lists(draws, lists)
+        order, ordered = super().sorted(lists)
+        return shuffled.then(order), ordered
 
     def per_tempered_list(self, lists: Lists) -> Array:
         tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)
@@ -254,8 +256,7 @@ class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
         return ops.sum(terms, axis=1)
 
     def curvature(self, lists: Lists) -> Array:
-        order = self.order(lists)
-        ordered = Lists(*(order.sort(x) for x in lists))
+        order, ordered = self.sorted(lists)
         weights = ordered.weights * self.position_weights(ordered)
         scores = ordered.scores / self.temperature
         bend = distributions.tail_curvature(scores, ordered.mask, weights)

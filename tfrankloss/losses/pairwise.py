@@ -7,7 +7,7 @@ from typing import Any
 
 from keras import ops
 
-from tfrankloss.core import hinge, pairs, ranks
+from tfrankloss.core import backend, hinge, pairs, ranks
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import if_shorter
 from tfrankloss.core.lists import Derivatives, Lists
@@ -65,7 +65,7 @@ class PlainPairLoss(PairLoss):
     """A pairwise loss whose weights do not depend on ranks."""
 
     phi: pairs.Phi
-    weights: pairs.Weights = pairs.ByLabel(pairs.preferred())
+    weights: pairs.Weights = pairs.ByLabel()
 
     def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
         documents = documents_of(lists)
@@ -93,12 +93,17 @@ class PairwiseHingeLoss(PlainPairLoss):
     strictly_convex = False  # its curvature is 0
 
     def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
-        values, gradient = if_shorter(
-            lists.scores,
-            hinge.SORTED_LIST,
-            lambda: super(PairwiseHingeLoss, self).pair_sums(lists)[:2],
-            lambda: hinge.hinge_sums(documents_of(lists), self.sigma),
-        )
+
+        def by_pairs() -> tuple[Array, Array]:
+            return super(PairwiseHingeLoss, self).pair_sums(lists)[:2]
+
+        def by_sorting() -> tuple[Array, Array]:
+            return hinge.hinge_sums(documents_of(lists), self.sigma)
+
+        if backend.on_accelerator():  # the sums run over many groups, one after the other
+            values, gradient = by_pairs()
+        else:
+            values, gradient = if_shorter(lists.scores, hinge.SORTED_LIST, by_pairs, by_sorting)
         # The curvature is 0 wherever there is one.
         return Derivatives(values, gradient, ops.zeros_like(gradient) if curvature else None)
 
@@ -245,4 +250,7 @@ def count_all_pairs(lists: Lists) -> Array:
 
 def documents_of(lists: Lists) -> Documents:
     """The lists as the pair engine takes them."""
-    return Documents(score=lists.scores, label=lists.labels, mask=lists.mask, weight=lists.weights)
+    documents = Documents(score=lists.scores, label=lists.labels, mask=lists.mask)
+    if lists.weighted:
+        documents.weight = lists.weights
+    return documents
