@@ -40,8 +40,10 @@ class Worker:
         time_limit: float,
         command: list[str] | None = None,
         environment: dict[str, str] | None = None,
+        checkout: Path = ROOT,
     ) -> None:
         self.library = library
+        self._checkout = checkout
         self._environment = environment or {}
         self._command = command or [worker_module(library)]
         self.versions: dict[str, str] = {}
@@ -61,7 +63,7 @@ class Worker:
             raise WorkerError(str(error)) from error
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(self._checkout), os.environ.get("PYTHONPATH", "")]),
             "TF_CPP_MIN_LOG_LEVEL": "2",
             # Waiting threads of PyTorch sleep, so that they do not take the cores from others.
             "OMP_WAIT_POLICY": "PASSIVE",
@@ -76,7 +78,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
+            cwd=self._checkout,
             env=environment,
         )
         self._lines, self._errors = queue.Queue(), deque(maxlen=50)

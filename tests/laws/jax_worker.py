@@ -1,7 +1,8 @@
 """All cases on JAX, written to a file: `KERAS_BACKEND=jax python -m tests.laws.jax_worker FILE`.
 
 For each case: the values and the gradient of the common batch, called directly and under `jax.jit`,
-and whether value and gradient lower for the three platforms.
+by the plan of this device and by that of accelerators, and whether value and gradient lower for the
+three platforms.
 """
 
 import sys
@@ -17,6 +18,7 @@ def main(target: str) -> None:
 
     from tests.laws import batches
     from tests.laws.cases import CASES, PROGRAMS, metric_under_all_rules
+    from tfrankloss import config
     from tfrankloss.metrics import METRICS
 
     results: dict[str, Any] = {}
@@ -36,9 +38,13 @@ def main(target: str) -> None:
         ways = {"jit": compiled}
         if case in PROGRAMS:  # compiles its kernel by itself, once more
             ways["direct"] = program
+        # Another function, because JAX keeps the program of one that it knows.
+        ways["accelerator"] = jax.jit(lambda *arguments, program=program: program(*arguments))
         for way, function in ways.items():
+            plan = "accelerator" if way == "accelerator" else "auto"
             try:
-                values, gradient = function(*batch)
+                with config.using_plan(plan):
+                    values, gradient = function(*batch)
                 results[f"{case.identifier}/{way}/values"] = np.asarray(values)
                 results[f"{case.identifier}/{way}/gradient"] = np.asarray(gradient)
             except Exception:

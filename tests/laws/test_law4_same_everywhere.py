@@ -11,6 +11,7 @@ from tests.laws.batches import Batch
 from tests.laws.cases import CASES, FIRST_CASES, PROGRAMS, Case, metric_under_all_rules
 from tests.laws.jax_worker import PLATFORMS
 from tests.laws.running import Result, as_numpy, assert_same, run, traced, value_and_gradient
+from tfrankloss import config
 from tfrankloss.metrics import METRICS
 
 # Runs beside the other tests of this file, from the first one on.
@@ -58,6 +59,21 @@ def test_xla(case: Case, request: pytest.FixtureRequest) -> None:
     result = run(case.build(), batch)
     assert_same(result, expected, XLA_TOLERANCE)
     assert np.all(result.gradient[~batch.mask] == 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plan_for_accelerators(case: Case) -> None:
+    batch, expected = reference(case)
+    with config.using_plan("accelerator"):
+        assert_same(run(case.build(), batch), expected)
+
+
+@pytest.mark.parametrize("case", COMPILED_CASES)
+def test_plan_for_accelerators_with_xla(case: Case, request: pytest.FixtureRequest) -> None:
+    batch, expected = reference(case)
+    request.getfixturevalue("with_xla")
+    with config.using_plan("accelerator"):
+        assert_same(run(case.build(), batch), expected, XLA_TOLERANCE)
 
 
 @pytest.mark.parametrize("case", PROGRAMS)
@@ -167,7 +183,7 @@ def test_scores_with_a_last_dimension(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_jax(case: Case, jax_results: dict[str, np.ndarray]) -> None:
     _, expected = reference(case)
-    for way in ("jit", "direct") if case in PROGRAMS else ("jit",):
+    for way in ("jit", "accelerator", *(("direct",) if case in PROGRAMS else ())):
         prefix = f"{case.identifier}/{way}"
         assert f"{prefix}/error" not in jax_results, str(jax_results[f"{prefix}/error"])
         result = Result(jax_results[f"{prefix}/values"], jax_results[f"{prefix}/gradient"])

@@ -19,6 +19,7 @@ the compilers fuse whole pairs into one reduction. So there all rows are taken a
 as `PAIRS_AT_ONCE` allows: see `benchmarks/accelerators.py` for the estimates of the compilers.
 """
 
+import operator
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -37,8 +38,14 @@ MEDIUM_LIST = 64
 # From this many documents on a visit takes long enough with a quarter of the rows, too.
 LARGE_BATCH = 1 << 14
 # Pairs of one block on accelerators. Fused reductions store none of them; where a compiler does not
-# fuse (on a CPU, say), an array of one block takes 64 MB.
-PAIRS_AT_ONCE = 1 << 24
+# fuse (on a CPU, say), an array of one block takes 128 MB.
+PAIRS_AT_ONCE = 1 << 25
+# Larger blocks have a multiple of so many rows, a tile of a TPU.
+ALIGNED_ROWS = 1024
+# Lists of at least this size have rows enough to take several side by side, where a pair costs
+# little beside the loop over it.
+LONG_LIST = 128
+ROWS_TOGETHER = 4
 # From this many lists on, what depends on two positions alone is computed once for all of them, in
 # a table of at most so many entries.
 TABLE_LISTS = 4
@@ -151,6 +158,7 @@ def sum_over_rows(
     sums: int,
     top: int | None = None,
     compact: bool = False,
+    together: int = 1,
 ) -> tuple[Array, ...]:
     """Sums over the documents of `rows`, for each document of `columns`: `[batch, columns]` each.
 
@@ -162,9 +170,11 @@ def sum_over_rows(
         top: where given, the rows after the first `top` need not be visited.
         compact: whether to keep rows as an axis instead of writing them out, for a program that is
             seldom run.
+        together: on accelerators, rows side by side in long lists: so many pairs for each element
+            of the array that is reduced, which spares the loops over it.
     """
     if backend.on_accelerator():
-        return _sum_over_blocks(terms, columns, rows, sums, top)
+        return reduce_over_blocks(terms, columns, rows, sums, top, together)
     size = rows.score.shape[1]
     length = ops.shape(rows.score)[1]
     # Operation by operation, rows that are written out would only be more operations.
@@ -183,7 +193,7 @@ def sum_over_rows(
             lambda x: x.from_positions(start, step),
         )
         if compact:
-            return _sum_over_axis(terms, columns, block)
+            return _reduce_axis(terms, columns, [block])
         return _sum_written_out(terms, columns, block, step)
 
     if isinstance(visits, int) and visits == 1:
@@ -196,43 +206,78 @@ def sum_over_rows(
     return ops.fori_loop(0, visits, add, (ops.zeros_like(columns.score),) * sums)
 
 
-def _sum_over_blocks(
-    terms: Callable[..., Any], columns: Documents, rows: Documents, sums: int, top: int | None
+class Reduction(NamedTuple):
+    """A way to make one number of many."""
+
+    join: Callable[[Array, Array], Array]
+    along: Callable[..., Array]  # of an array, along an axis
+    start: float
+
+
+SUM = Reduction(operator.add, ops.sum, 0.0)
+MAXIMUM = Reduction(ops.maximum, ops.max, -float("inf"))
+
+
+def reduce_over_blocks(
+    terms: Callable[..., Any],
+    columns: Documents,
+    rows: Documents,
+    results: int,
+    top: int | None = None,
+    together: int = 1,
+    reduction: Reduction = SUM,
 ) -> tuple[Array, ...]:
-    """`sum_over_rows` for accelerators: all rows at once, or in a few large blocks."""
+    """`sum_over_rows` for accelerators: all rows at once, or in a few large blocks.
+
+    Args:
+        terms, columns, rows, top, together: see `sum_over_rows`.
+        results: the number of terms.
+        reduction: sums, or something else.
+    """
     batch, width = ops.shape(columns.score)
     length = ops.shape(rows.score)[1]
     if top is not None:
         length = min(length, top) if isinstance(length, int) else ops.minimum(length, top)
-    step = _rows_at_once(columns.score, batch, width, length)
-
-    def block_of(start: Any, share: bool) -> Documents:
-        def table(x: ByDistance) -> Array:
-            values = x.table(start, step)
-            return backend.kept(values) if share else values
-
-        return rows.map(lambda x: ops.slice(x, (0, start), (ops.shape(x)[0], step)), table)
-
+    step = _rows_at_once(batch, width, length)
     known = all(isinstance(x, int) for x in (batch, width, step))
+    together = together if known and step >= LONG_LIST and step % together == 0 else 1
+
+    def blocks_from(start: Any, share: bool = False) -> list[Documents]:
+        count = step // together
+
+        def block(first: Any) -> Documents:
+            def table(x: ByDistance) -> Array:
+                values = x.table(first, count)
+                return backend.kept(values) if share else values
+
+            return rows.map(lambda x: ops.slice(x, (0, first), (ops.shape(x)[0], count)), table)
+
+        return [block(start + i * count) for i in range(together)]
+
     if known and step == length:
         share = batch >= TABLE_LISTS and width * length <= TABLE_ENTRIES
-        return _sum_over_axis(terms, columns, block_of(0, share))
+        return _reduce_axis(terms, columns, blocks_from(0, share), reduction)
 
     def add(number: Any, totals: tuple[Array, ...]) -> tuple[Array, ...]:
         # The last block ends with the list, and leaves out what the one before it counted.
         start = ops.minimum(number * step, length - step)
         new = ops.arange(step)[None, :, None] >= number * step - start
-        here = _sum_over_axis(terms, columns, block_of(start, share=False), new)
-        return tuple(total + term for total, term in zip(totals, here, strict=True))
+        news = ops.split(new, together, axis=1) if together > 1 else [new]
+        here = _reduce_axis(terms, columns, blocks_from(start), reduction, news)
+        return tuple(reduction.join(*pair) for pair in zip(totals, here, strict=True))
 
     blocks = (length + step - 1) // step
-    return ops.fori_loop(0, blocks, add, (ops.zeros_like(columns.score),) * sums)
+    start = ops.full_like(columns.score, reduction.start)
+    return ops.fori_loop(0, blocks, add, (start,) * results)
 
 
-def _rows_at_once(x: Array, batch: Any, width: Any, length: Any) -> Any:
+def _rows_at_once(batch: Any, width: Any, length: Any) -> Any:
     """As many rows as `PAIRS_AT_ONCE` allows: a number where sizes are known, or else a tensor."""
     if all(isinstance(size, int) for size in (batch, width, length)):
-        return max(min(PAIRS_AT_ONCE // max(batch * width, 1), length), min(length, 1))
+        rows = PAIRS_AT_ONCE // max(batch * width, 1)
+        if rows > ALIGNED_ROWS:
+            rows -= rows % ALIGNED_ROWS
+        return max(min(rows, length), min(length, 1))
     pairs = ops.cast(batch, "float32") * ops.cast(width, "float32")
     rows = ops.cast(PAIRS_AT_ONCE / ops.maximum(pairs, 1.0), "int32")
     return ops.maximum(ops.minimum(rows, length), ops.minimum(length, 1))
@@ -263,21 +308,33 @@ def _sum_written_out(
     return tuple(map(_number, totals))
 
 
-def _sum_over_axis(
-    terms: Callable[..., Any], columns: Documents, block: Documents, counts: Array | None = None
+def _reduce_axis(
+    terms: Callable[..., Any],
+    columns: Documents,
+    blocks: list[Documents],
+    reduction: Reduction = SUM,
+    counts: list[Array] | None = None,
 ) -> tuple[Array, ...]:
-    """The sums over the rows of a block; `counts` `[1, rows, 1]` is False for rows to leave out."""
+    """The rows of blocks of one size reduced to one; the blocks are joined row by row first.
+
+    `counts`, `[1, rows, 1]` for each block, is False for rows to leave out.
+    """
 
     def as_rows(x: Any) -> Array:
         if isinstance(x, list):
             return ops.stack(x, axis=1)
         return x if len(x.shape) == 3 else x[:, :, None]
 
-    rows = Documents(**{name: as_rows(x) for name, x in vars(block).items()})
-    pairs = map(_number, terms(columns.map(lambda x: x[:, None, :]), rows))
-    if counts is not None:
-        pairs = (ops.where(counts, x, ops.zeros_like(x)) for x in pairs)
-    return tuple(ops.sum(x, axis=1) for x in pairs)
+    columns = columns.map(lambda x: x[:, None, :])
+    totals: Any = None
+    for number, block in enumerate(blocks):
+        rows = Documents(**{name: as_rows(x) for name, x in vars(block).items()})
+        here = tuple(map(_number, terms(columns, rows)))
+        if counts is not None:
+            nothing = reduction.start
+            here = tuple(ops.where(counts[number], x, ops.full_like(x, nothing)) for x in here)
+        totals = here if totals is None else tuple(map(reduction.join, totals, here))
+    return tuple(reduction.along(x, axis=1) for x in totals)
 
 
 def _join(total: Any, term: Any) -> Any:

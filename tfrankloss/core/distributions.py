@@ -4,16 +4,67 @@ All of them work on logarithms, mask by selection instead of by large negative n
 for padding.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
+from tfrankloss.core import backend
 from tfrankloss.core.backend import Array
-from tfrankloss.core.blocks import prefix_scan, suffix_scan
+from tfrankloss.core.blocks import (
+    MAXIMUM,
+    ROWS_TOGETHER,
+    Documents,
+    prefix_scan,
+    reduce_over_blocks,
+    suffix_scan,
+)
 from tfrankloss.core.lists import score_range
 
 # Scores that are not farther apart than this: e^60 leaves room for sums and weights in float32.
 CLOSE = 60.0
+
+
+class Softmax:
+    """`rho_i = e^s_i / (sum_j e^s_j + epsilon)` of each list, and sums with it.
+
+    Scores are measured from the highest one, and all sums are over what is not negative, so that
+    nothing cancels, however large the scores are.
+
+    Args:
+        scores: `[batch, list]`.
+        mask: `[batch, list]`.
+        epsilon: what is added to the normaliser.
+    """
+
+    def __init__(self, scores: Array, mask: Array, epsilon: float = 0.0) -> None:
+        highest = _highest(scores, mask)
+        zeros = ops.zeros_like(scores)
+        self._lag = ops.where(mask, highest - scores, zeros)
+        powers = ops.where(mask, ops.exp(-self._lag), zeros)
+        total = ops.sum(powers, axis=1)
+        highest = highest[:, 0]
+        positive = ops.where(total > 0, total, ops.ones_like(total))
+        if not epsilon:
+            self._beyond = ops.log(positive)
+            self.normalizer = highest + self._beyond
+            self.shares = powers / positive[:, None]
+            return
+        log_epsilon = ops.full_like(total, math.log(epsilon))
+        self.normalizer = ops.where(
+            total > 0, log_add_exp(highest + ops.log(positive), log_epsilon), log_epsilon
+        )
+        self._beyond = self.normalizer - highest
+        self.shares = powers * ops.exp(-self._beyond)[:, None]
+
+    def cross_entropy(self, targets: Array, total: Array) -> Array:
+        """`[batch]`: `-sum_i t_i log rho_i` for targets of which `total` is the sum."""
+        return ops.sum(targets * self._lag, axis=1) + total * self._beyond
+
+    def expectation(self, values: Array) -> Array:
+        """`[batch]`: `sum_i v_i rho_i`."""
+        return ops.sum(values * self.shares, axis=1)
 
 
 def log_sum_exp(scores: Array, mask: Array) -> Array:
@@ -57,6 +108,8 @@ def tail_log_sum_exp(scores: Array, mask: Array) -> Array:
     own maximum, which takes five times as long.
     """
 
+    if backend.on_accelerator():
+        return log_sum_exp_of_pairs(scores, mask, lambda i, j: j.index >= i.index)
     highest = _highest(scores, mask)
     close = score_range(ops.stop_gradient(scores), mask)[1] <= CLOSE
 
@@ -93,6 +146,64 @@ def tail_log_sum_exp(scores: Array, mask: Array) -> Array:
         return result, backward
 
     return tails(scores)
+
+
+def log_sum_exp_of_pairs(
+    scores: Array, mask: Array, counts: Callable[[Documents, Documents], Array], **attributes: Array
+) -> Array:
+    """`log sum_j [counts(i, j)] e^s_j` for each document i, 0 in padding; differentiable.
+
+    From all pairs, for accelerators, where a scan would be a launch for each of its steps. Exact for
+    any scores: each document has a maximum of its own.
+
+    Args:
+        scores: `[batch, list]`.
+        mask: `[batch, list]`.
+        counts: whether a document counts, of the two; they have `index`, their position, and the
+            attributes. Each document must count for itself.
+        **attributes: `[batch, list]`.
+    """
+    index = ops.arange(ops.shape(scores)[1], dtype="int32")[None, :] + ops.zeros_like(scores, "int32")
+
+    @ops.custom_gradient
+    def differentiable(scores: Array) -> Any:
+        scores = ops.stop_gradient(scores)
+        nowhere = ops.full_like(scores, -float("inf"))
+        documents = Documents(score=ops.where(mask, scores, nowhere), index=index, **attributes)
+
+        def score(i: Documents, j: Documents) -> tuple[Array]:
+            return (ops.where(counts(i, j), j.score, -float("inf")),)
+
+        (highest,) = reduce_over_blocks(
+            score, documents, documents, 1, together=ROWS_TOGETHER, reduction=MAXIMUM
+        )
+        documents.highest = ops.where(mask, highest, ops.zeros_like(highest))
+
+        def power(i: Documents, j: Documents) -> tuple[Array]:
+            return (ops.where(counts(i, j), ops.exp(j.score - i.highest), 0.0),)
+
+        (total,) = reduce_over_blocks(power, documents, documents, 1, together=ROWS_TOGETHER)
+        total = ops.where(mask, total, ops.ones_like(total))
+        result = documents.highest + ops.log(total)
+
+        def backward(*upstreams: Array, upstream: Array | None = None) -> Array:
+            upstream = upstreams[0] if upstream is None else upstream
+            rows = Documents(
+                score=result,
+                index=index,
+                upstream=ops.where(mask, upstream, ops.zeros_like(upstream)),
+                **attributes,
+            )
+
+            def pull(j: Documents, i: Documents) -> tuple[Array]:
+                return (ops.where(counts(i, j), i.upstream * ops.exp(j.score - i.score), 0.0),)
+
+            (pulls,) = reduce_over_blocks(pull, documents, rows, 1, together=ROWS_TOGETHER)
+            return ops.where(mask, pulls, ops.zeros_like(pulls))
+
+        return result, backward
+
+    return differentiable(scores)
 
 
 def _weighted_powers(scores: Array, tails: Array, weights: Array) -> Array:

@@ -47,18 +47,29 @@ LIST_ARRAYS = ("scores", "labels", "mask", "weights")
 
 
 class Derivatives(NamedTuple):
-    """The value of each list, and its derivatives by the score of each document."""
+    """The value of each list, and its derivatives by the score of each document.
 
-    values: Array  # [batch]
+    Inside of the engine the value may still be what each document adds to it, so that it is summed
+    up once, over the documents and the lists.
+    """
+
+    values: Array  # [batch], or [batch, list] whose sums over the list are meant
     gradient: Array  # [batch, list]
     curvature: Array | None = None  # [batch, list], the second derivatives, where asked for
 
     def times(self, factor: Array) -> "Derivatives":
         """All of them multiplied by a number per list, `[batch]`."""
-        gradient, curvature = (
-            None if x is None else factor[:, None] * x for x in (self.gradient, self.curvature)
-        )
-        return Derivatives(factor * self.values, gradient, curvature)
+
+        def product(x: Array | None) -> Array | None:
+            return None if x is None else (factor if len(x.shape) == 1 else factor[:, None]) * x
+
+        return Derivatives(*map(product, self))
+
+    def summed(self) -> "Derivatives":
+        """With one value per list."""
+        if len(self.values.shape) == 1:
+            return self
+        return self._replace(values=ops.sum(self.values, axis=1))
 
 
 def receive(

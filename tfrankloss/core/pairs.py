@@ -41,6 +41,7 @@ from keras import ops
 from tfrankloss.core import backend, grid
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import (
+    LONG_LIST,
     Documents,
     Logarithmic,
     if_shorter,
@@ -293,6 +294,11 @@ class Preferred:
             weight = gap if weight is None else gap * weight
         return PairWeights(document.grade > other.grade, document.grade < other.grade, weight)
 
+    @property
+    def plain(self) -> bool:
+        """Whether every pair of different labels weighs 1."""
+        return self._weight is None and self.gap is None
+
     def signed(self, document: Documents, other: Documents) -> Array:
         """The weight, below 0 where `other` is preferred; NaN where one of the two is padding."""
         gap = getattr(document, self.gap or "grade") - getattr(other, self.gap or "grade")
@@ -394,9 +400,7 @@ def pair_sums(
     else:
         results = sums(documents)
     values, gradient, *bend = (result[:, :size] for result in results)
-    return Derivatives(
-        ops.sum(values, axis=1), sigma * gradient, sigma * sigma * bend[0] if bend else None
-    )
+    return Derivatives(values, sigma * gradient, sigma * sigma * bend[0] if bend else None)
 
 
 def _sums_of_powers(
@@ -449,10 +453,14 @@ def _sums(
     terms = functools.partial(_signed_terms if signed else _terms, phi, count)
     if top is None or (size is not None and top >= size):
         sums = pass_over(functools.partial(terms, weights), columns, documents)
+    elif backend.on_accelerator() and size is not None and size < LONG_LIST:
+        # Few pairs: to leave some of them out would be more launches.
+        one = _Restricted(weights, lambda i, j: ops.minimum(i.index, j.index) < top)
+        sums = pass_over(functools.partial(terms, one), columns, documents)
     else:
         # Every document with the first ones; then the first ones with those after them.
-        within = _Restricted(weights, lambda other: other.index < top)
-        beyond = _Restricted(weights, lambda other: other.index >= top)
+        within = _Restricted(weights, lambda document, other: other.index < top)
+        beyond = _Restricted(weights, lambda document, other: other.index >= top)
         first = documents.map(lambda x: x[:, :top])
         distances = top if size is not None else ops.minimum(top, ops.shape(documents.score)[1])
         others = documents.map(lambda x: x, lambda x: x.to_first(distances))
@@ -515,8 +523,9 @@ def _signed_terms(
     preference = weights.signed(document, other)
     preference = ops.where(preference == preference, preference, 0.0)
     strength = ops.abs(preference)
-    z = document.scaled - other.scaled
-    margin = Margin(ops.where(preference > 0.0, z, -z))
+    # (Not by selection: XLA for GPU would store the condition that two sums share.)
+    sign = preference if weights.plain else ops.sign(preference)
+    margin = Margin(sign * (document.scaled - other.scaled))
     value, decay = phi.value(margin)
     if decay is not None:
         value = value + log_one_plus(decay)
@@ -541,19 +550,21 @@ def log_one_plus(x: Array) -> Array:
 
 
 class _Restricted:
-    """The weights of the pairs whose other document satisfies a condition."""
+    """The weights of the pairs that satisfy a condition."""
 
-    def __init__(self, weights: Weights, condition: Callable[[Documents], Array]) -> None:
+    def __init__(self, weights: Weights, condition: PairFactor) -> None:
         self._weights = weights
         self._condition = condition
+        if isinstance(weights, Preferred):
+            self.signed, self.plain = self._signed, weights.plain
 
     def __call__(self, document: Documents, other: Documents) -> PairWeights:
-        pair, allowed = self._weights(document, other), self._condition(other)
+        pair, allowed = self._weights(document, other), self._condition(document, other)
         return pair._replace(
             forward=ops.logical_and(pair.forward, allowed),
             backward=ops.logical_and(pair.backward, allowed),
         )
 
-    def signed(self, document: Documents, other: Documents) -> Array:
+    def _signed(self, document: Documents, other: Documents) -> Array:
         preference = self._weights.signed(document, other)  # type: ignore[attr-defined]
-        return ops.where(self._condition(other), preference, 0.0)
+        return ops.where(self._condition(document, other), preference, 0.0)

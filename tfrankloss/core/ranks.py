@@ -245,8 +245,15 @@ def scaled_gains(
     if gain != "exponential":
         return gains(labels, mask, gain)
     if highest is None:
-        highest = ops.max(labels, axis=1, keepdims=True, initial=0.0)
+        highest = highest_label(labels)
     return power_of_two(labels - highest) - power_of_two(-highest)
+
+
+def highest_label(labels: Array) -> Array:
+    """`[batch, 1]`: the highest label of each list, 0 for lists without documents."""
+    if labels.shape[1]:  # (XLA for GPU fuses what follows from this maximum, and not from the other)
+        return ops.max(labels, axis=1, keepdims=True)
+    return ops.max(labels, axis=1, keepdims=True, initial=0.0)
 
 
 def power_of_two(x: Array) -> Array:
@@ -311,11 +318,9 @@ def _max_dcg_of_labels(
 ) -> Array:
     """`max_dcg` of scaled gains that grow with the label: a sort of labels waits for nothing."""
     order = highest_first(ops.where(mask, labels, ops.full_like(labels, -1.0)))
-    highest = ops.max(labels, axis=1, keepdims=True, initial=0.0)
-    ideal = scaled_gains(ops.maximum(order, 0.0), mask, gain, highest)
+    ideal = scaled_gains(ops.maximum(order, 0.0), mask, gain, highest_label(labels))
     credit = inverse_discounts(rank_numbers(order), discount, topn)
-    # (XLA for GPU fuses this sum with its terms, and one with keepdims it does not.)
-    return ops.sum(ideal * credit, axis=1)[:, None]
+    return ops.sum(ideal * credit, axis=1, keepdims=True)
 
 
 def divide_no_nan(numerator: Array, denominator: Array) -> Array:

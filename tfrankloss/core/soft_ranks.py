@@ -11,7 +11,7 @@ from keras import ops
 
 from tfrankloss.core import backend
 from tfrankloss.core.backend import Array
-from tfrankloss.core.blocks import Documents, pad_to_rows, sum_over_rows
+from tfrankloss.core.blocks import ROWS_TOGETHER, Documents, pad_to_rows, sum_over_rows
 from tfrankloss.core.lists import score_range
 
 # e^85 and e^-85 are normal float32 numbers, as is the sum of two such powers.
@@ -20,55 +20,122 @@ POWER_LIMIT = 85.0
 # exponentials of all pairs, and three times as long.
 SQUARINGS = 3
 
+# What to add up for a pair: takes the two documents and `sigmoid((s_j - s_i) / temperature)`.
+Terms = Callable[[Documents, Documents, Array], tuple[Array, ...]]
+# The sums over j of such terms for each i, of documents with further attributes.
+Sums = Callable[..., tuple[Array, ...]]
 
-def soft_counts(scores: Array, mask: Array, values: Array, temperature: float) -> Array:
-    """`c_i = sum_{j != i} values_j sigmoid((s_j - s_i) / temperature)`, differentiable in scores.
 
-    With `values` 1 for documents and 0 for padding, `1 + c_i` is the soft rank.
+def soft_counts(
+    scores: Array, mask: Array, temperature: float, values: Array | None = None
+) -> Array:
+    """`c_i = sum_{j != i} sigmoid((s_j - s_i) / temperature)`, differentiable in scores.
+
+    `1 + c_i` is the soft rank. Where `values` are given, `[2, batch, list]` with the sum of `values_j`
+    times the sigmoid beside it, from the same pass over the pairs.
 
     Args:
         scores: `[batch, list]`.
         mask: `[batch, list]`.
-        values: `[batch, list]`, constants; 0 in padding.
         temperature: the smaller, the closer to the true count and the harder to optimise.
+        values: `[batch, list]`, constants; 0 in padding.
     """
+    own = [ops.cast(mask, scores.dtype), *([] if values is None else [values])]
+    attributes = {} if values is None else {"value": values}
 
+    def count(document: Documents, other: Documents, above: Array) -> tuple[Array, ...]:
+        return above, *([] if values is None else [other.value * above])
+
+    def pull(document: Documents, other: Documents, slope: Array) -> tuple[Array, ...]:
+        force = other.upstream - document.upstream
+        if values is not None:
+            force = force + other.second * document.value - document.second * other.value
+        return (slope * force,)
+
+    @ops.custom_gradient
+    def counts(scores: Array) -> Any:
+        scores = ops.stop_gradient(scores)
+        sums_above, sums_of_slopes = (
+            _on_accelerator(scores, mask, temperature)
+            if backend.on_accelerator()
+            else _in_registers(scores, mask, temperature)
+        )
+
+        def backward(*upstreams: Array, upstream: Array | None = None) -> Array:
+            upstream = upstreams[0] if upstream is None else upstream
+            forces = {"upstream": upstream}
+            if values is not None:
+                forces = {"upstream": upstream[0], "second": upstream[1]}
+            # What the count of a document in padding is worth does not matter.
+            real = {name: ops.where(mask, x, 0.0) for name, x in forces.items()}
+            (pulls,) = sums_of_slopes(pull, 1, **real, **attributes)
+            return ops.where(mask, pulls, 0.0) / temperature
+
+        found = sums_above(count, len(own), **attributes)
+        # sigmoid(0) = 1/2 is the document's comparison with itself.
+        found = [x - 0.5 * y for x, y in zip(found, own, strict=True)]
+        return found[0] if values is None else ops.stack(found), backward
+
+    return counts(scores)
+
+
+def _on_accelerator(scores: Array, mask: Array, temperature: float) -> tuple[Sums, Sums]:
+    """Sums with exponentials of all pairs, which are right for any scores."""
+    tempered = scores / temperature
+    # What is no document is above none.
+    above_none = ops.where(mask, tempered, ops.full_like(tempered, -float("inf")))
+
+    def sums(function: Callable[[Array], Array]) -> Sums:
+        def add_up(terms: Terms, number: int, **attributes: Array) -> tuple[Array, ...]:
+            columns = Documents(score=tempered, **attributes)
+            rows = Documents(score=above_none, **attributes)
+
+            def term(document: Documents, other: Documents) -> tuple[Array, ...]:
+                return terms(document, other, function(other.score - document.score))
+
+            return sum_over_rows(term, columns, rows, sums=number, together=ROWS_TOGETHER)
+
+        return add_up
+
+    def slope(gap: Array) -> Array:
+        # Small where it is small: 1 minus a sigmoid near 1 would lose its digits.
+        decay = ops.exp(-ops.abs(gap))
+        share = 1.0 / (1.0 + decay)
+        return decay * share * share
+
+    return sums(lambda gap: 1.0 / (1.0 + ops.exp(-gap))), sums(slope)
+
+
+def _in_registers(scores: Array, mask: Array, temperature: float) -> tuple[Sums, Sums]:
+    """Sums with one power for each document, where the scores are close enough together."""
     size = scores.shape[1]
+    middle, spread = score_range(scores, mask)
+    centred = (scores - middle) / temperature
+    half = 0.5 * spread / temperature
+    real = ops.cast(mask, scores.dtype)
 
-    def sum_above(scores: Array, terms: Callable[..., Array], **arrays: Array) -> Array:
-        """Sums over j of `terms(document, other, sigmoid((s_j - s_i) / temperature))`."""
-        if backend.on_accelerator():
-            documents = Documents(score=scores / temperature, **arrays)
+    def in_range(exponent: Array) -> Array:
+        return ops.clip(exponent, -POWER_LIMIT, POWER_LIMIT)  # of padding
 
-            def term(document: Documents, other: Documents) -> tuple[Array]:
-                gap = other.score - document.score
-                # Small where it is small: 1 minus a sigmoid near 1 would lose the gradient.
-                decay = ops.exp(-ops.abs(gap))
-                share = 1.0 / (1.0 + decay)
-                return (terms(document, other, ops.where(gap >= 0.0, 1.0, decay) * share),)
+    def sums_above(terms: Terms, number: int, **attributes: Array) -> tuple[Array, ...]:
+        def add_up(
+            above: Callable[..., Array], compact: bool = False, **more: Array
+        ) -> tuple[Array, ...]:
+            documents = pad_to_rows(Documents(score=scores, real=real, **attributes, **more))
 
-            return sum_over_rows(term, documents, documents, sums=1)[0]
-        middle, spread = score_range(scores, mask)
-        centred = (scores - middle) / temperature
+            def term(document: Documents, other: Documents) -> tuple[Array, ...]:
+                share = other.real * above(document, other)
+                return terms(document, other, share)
 
-        def add_up(above: Callable[..., Array], compact: bool = False, **more: Array) -> Array:
-            documents = pad_to_rows(Documents(score=scores, **arrays, **more))
+            return sum_over_rows(term, documents, documents, sums=number, compact=compact)
 
-            def term(document: Documents, other: Documents) -> tuple[Array]:
-                return (terms(document, other, above(document, other)),)
-
-            return sum_over_rows(term, documents, documents, sums=1, compact=compact)[0]
-
-        def in_range(exponent: Array) -> Array:
-            return ops.clip(exponent, -POWER_LIMIT, POWER_LIMIT)  # of padding
-
-        def from_powers() -> Array:
+        def from_powers() -> tuple[Array, ...]:
             def above(document: Documents, other: Documents) -> Array:
                 return other.power / (other.power + document.power)
 
             return add_up(above, power=ops.exp(in_range(centred)))
 
-        def from_squared_powers() -> Array:
+        def from_squared_powers() -> tuple[Array, ...]:
             def above(document: Documents, other: Documents) -> Array:
                 ratio = document.power * other.inverse_power
                 for _ in range(SQUARINGS):
@@ -78,37 +145,23 @@ def soft_counts(scores: Array, mask: Array, values: Array, temperature: float) -
             root = in_range(centred / 2.0**SQUARINGS)
             return add_up(above, power=ops.exp(root), inverse_power=ops.exp(-root))
 
-        def direct() -> Array:
+        def direct() -> tuple[Array, ...]:
             def above(document: Documents, other: Documents) -> Array:
                 return ops.sigmoid((other.score - document.score) / temperature)
 
             return add_up(above, compact=True)
 
-        half = 0.5 * spread / temperature
-        sums = ops.cond(
+        found = ops.cond(
             half <= POWER_LIMIT,
             from_powers,
             lambda: ops.cond(half <= 2.0**SQUARINGS * POWER_LIMIT, from_squared_powers, direct),
         )
-        return sums[:, :size]
+        return tuple(x[:, :size] for x in found)
 
-    @ops.custom_gradient
-    def counts(scores: Array) -> Any:
-        scores = ops.stop_gradient(scores)
+    def sums_of_slopes(terms: Terms, number: int, **attributes: Array) -> tuple[Array, ...]:
+        def of_slope(document: Documents, other: Documents, above: Array) -> tuple[Array, ...]:
+            return terms(document, other, above * (1.0 - above))
 
-        def count(document: Documents, other: Documents, above: Array) -> Array:
-            return other.value * above
+        return sums_above(of_slope, number, **attributes)
 
-        def backward(*upstreams: Array, upstream: Array | None = None) -> Array:
-            upstream = upstreams[0] if upstream is None else upstream
-
-            def pull(document: Documents, other: Documents, above: Array) -> Array:
-                force = other.upstream * document.value - document.upstream * other.value
-                return above * (1.0 - above) * force
-
-            return sum_above(scores, pull, value=values, upstream=upstream) / temperature
-
-        # sigmoid(0) = 1/2 is the document's comparison with itself.
-        return sum_above(scores, count, value=values) - 0.5 * values, backward
-
-    return counts(scores)
+    return sums_above, sums_of_slopes

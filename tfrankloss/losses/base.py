@@ -76,7 +76,10 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
         raise NotImplementedError("A subclass of RankingLoss defines per_list.")
 
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
-        """The loss `[batch]` of each list and its gradient with respect to the scores."""
+        """The loss `[batch]` of each list and its gradient with respect to the scores.
+
+        Or, in place of the loss, what each document adds to it, `[batch, list]`.
+        """
         return backend.value_and_gradient(
             lambda scores: self.per_list(lists._replace(scores=scores)), lists.scores
         )
@@ -133,23 +136,24 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
         arguments = lists.Received(*received)
         batch = lists.clean(arguments, self.compute_dtype)
         values, gradient = self.value_and_gradient(batch)
-        real = ops.any(batch.mask, axis=1)
+        # (A sum, because XLA for TPU fuses it with others, and does not fuse a logical reduction.)
+        real = ops.sum(ops.cast(batch.mask, batch.scores.dtype), axis=1) > 0
         document = batch.mask if len(gradient.shape) == 2 else batch.mask[:, :, None]
-        values = ops.where(real, values, ops.zeros_like(values))
+        if reduction == "none" and len(values.shape) == 2:
+            values = ops.sum(values, axis=1)
+        counts = real if len(values.shape) == 1 else batch.mask
+        values = ops.where(counts, values, ops.zeros_like(values))
         gradient = ops.where(document, gradient, ops.zeros_like(gradient))
         factors = list_factors(real, arguments.list_weights, values.dtype)
-        values, total_factor = values * factors, ops.sum(factors)
+        total = ops.sum(factors)
         if reduction == "mean":
-            # Last, so that nothing before waits for the sum.
-            share = ranks.divide_no_nan(ops.ones_like(total_factor), total_factor)
-            factors = factors * share
+            factors = ranks.divide_no_nan(factors, total)
+        values = values * ops.reshape(factors, (-1,) + (1,) * (len(values.shape) - 1))
         gradient = gradient * ops.reshape(factors, (-1,) + (1,) * (len(gradient.shape) - 1))
         if reduction == "none":
             return values, gradient
-        total = ops.sum(values)
-        if reduction == "parts":
-            return ops.stack([total, total_factor]), gradient
-        return total * share if reduction == "mean" else total, gradient
+        value = ops.sum(values)
+        return (ops.stack([value, total]) if reduction == "parts" else value), gradient
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)

@@ -94,7 +94,7 @@ class RankWeightedLoss(PairLoss, SampledLoss):
         for a list is multiplied by `log2(1 + S) / S`, where S is twice the sum of the forces (for a
         logarithm to base e, and without weights of documents) of its pairs.
         """
-        sums = self.pair_sums(lists, curvature=True, normalized=True)
+        sums = self.pair_sums(lists, curvature=True, normalized=True).summed()
         force = 2.0 * self.sigma * math.log(2.0) * sums.values
         factor = ranks.divide_no_nan(ops.log2(1.0 + force), force)
         return self.reduced(sums.times(factor), lists)
@@ -125,7 +125,7 @@ class RankWeightedLoss(PairLoss, SampledLoss):
         return pairs.pair_sums(documents, phi, weights, self.sigma, self.visited(), curvature)
 
     def _to_base_two(self, sums: Derivatives) -> Derivatives:
-        return sums.times(ops.full_like(sums.values, 1.0 / math.log(2.0)))
+        return Derivatives(*(None if x is None else x / math.log(2.0) for x in sums))
 
     def _draw(self, lists: Lists) -> Lists:
         if self.ranking == "sorted":

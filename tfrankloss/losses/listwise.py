@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from tfrankloss.core import distributions, noise, ranks
+from tfrankloss.core import backend, distributions, noise, ranks
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import suffix_scan
 from tfrankloss.core.lists import Derivatives, Lists
@@ -37,11 +37,19 @@ class ListwiseLoss(RankingLoss):
         check_positive("temperature", temperature)
         self.temperature = temperature
 
-    def per_list(self, lists: Lists) -> Array:
-        return self.per_tempered_list(lists._replace(scores=lists.scores / self.temperature))
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        tempered = lists._replace(scores=lists.scores / self.temperature)
+        values, gradient = self.tempered_value_and_gradient(tempered)
+        return values, gradient / self.temperature
+
+    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        """Value and gradient of lists whose scores are divided by the temperature."""
+        return backend.value_and_gradient(
+            lambda scores: self.per_tempered_list(lists._replace(scores=scores)), lists.scores
+        )
 
     def per_tempered_list(self, lists: Lists) -> Array:
-        """`[batch]`: the loss of lists whose scores are divided by the temperature."""
+        """`[batch]`: the loss of such lists, where the gradient has no closed form."""
         raise NotImplementedError("A subclass of ListwiseLoss defines per_tempered_list.")
 
 
@@ -62,9 +70,14 @@ class CrossEntropyLoss(ListwiseLoss):
         """`[batch, list]`: the targets, with the weights of the documents."""
         raise NotImplementedError("A subclass of CrossEntropyLoss defines targets.")
 
-    def per_tempered_list(self, lists: Lists) -> Array:
-        log_shares, _ = self._log_shares(lists)
-        return distributions.cross_entropy(self.targets(lists), log_shares)
+    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        targets = self.targets(lists)
+        softmax = distributions.Softmax(lists.scores, lists.mask, self.epsilon)
+        total = ops.sum(targets, axis=1)
+        return (
+            softmax.cross_entropy(targets, total),
+            total[:, None] * softmax.shares - targets,
+        )
 
     def curvature(self, lists: Lists) -> Array:
         tempered = lists._replace(scores=lists.scores / self.temperature)
@@ -171,9 +184,12 @@ class ListNetLoss(CrossEntropyLoss):
     def targets(self, lists: Lists) -> Array:
         return lists.weights * self._label_probabilities(lists.labels, lists.mask)
 
-    def per_tempered_list(self, lists: Lists) -> Array:
+    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         if self.topk == 1:
-            return super().per_tempered_list(lists)
+            return super().tempered_value_and_gradient(lists)
+        return ListwiseLoss.tempered_value_and_gradient(self, lists)
+
+    def per_tempered_list(self, lists: Lists) -> Array:
         size = lists.scores.shape[1]
         if size is not None and size**self.topk > MAX_PERMUTATIONS:
             raise ValueError(
@@ -386,15 +402,29 @@ class UniqueSoftmaxLoss(SortedListwiseLoss):
         check_function("gain", gain, ranks.GAINS)
         self.gain = gain
 
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        if backend.on_accelerator():  # all pairs are cheaper than the sort
+            return ListwiseLoss.value_and_gradient(self, lists)
+        return super().value_and_gradient(lists)
+
     def per_tempered_list(self, lists: Lists) -> Array:
+        gains = ranks.gains(lists.labels, lists.mask, self.gain)
+        targets = lists.weights * gains
+        if backend.on_accelerator():
+            normalizer = distributions.log_sum_exp_of_pairs(
+                lists.scores,
+                lists.mask,
+                lambda i, j: ops.logical_or(j.label < i.label, i.index == j.index),
+                label=lists.labels,
+            )
+            return distributions.cross_entropy(targets, lists.scores - normalizer)
         lower = _first_lower_label(lists)  # position, or the length of the list if there is none
         exists = lower < ops.shape(lists.scores)[1]
         tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)
         tails = ops.take_along_axis(tails, ops.where(exists, lower, 0 * lower), axis=1)
         tails = ops.where(exists, tails, lists.scores)
         normalizer = ops.where(exists, distributions.log_add_exp(lists.scores, tails), lists.scores)
-        gains = ranks.gains(lists.labels, lists.mask, self.gain)
-        return distributions.cross_entropy(lists.weights * gains, lists.scores - normalizer)
+        return distributions.cross_entropy(targets, lists.scores - normalizer)
 
 
 @register
@@ -419,13 +449,18 @@ class Poly1SoftmaxLoss(ListwiseLoss):
         check_not_negative("epsilon", epsilon)
         self.epsilon = epsilon
 
-    def per_tempered_list(self, lists: Lists) -> Array:
+    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         targets = lists.weights * lists.labels
-        log_probabilities = distributions.log_softmax(lists.scores, lists.mask)
-        agreement = ops.sum(distributions.normalized(targets) * ops.exp(log_probabilities), axis=1)
-        relevant = ops.cast(ops.sum(targets, axis=1) > 0, targets.dtype)
-        cross_entropy = distributions.cross_entropy(targets, log_probabilities)
-        return cross_entropy + self.epsilon * (relevant - agreement)
+        softmax = distributions.Softmax(lists.scores, lists.mask)
+        total = ops.sum(targets, axis=1)
+        relevant = total > 0
+        share = ops.where(relevant, 1.0 / ops.where(relevant, total, 1.0), 0.0)
+        agreement = share * softmax.expectation(targets)
+        values = softmax.cross_entropy(targets, total)
+        values = values + self.epsilon * (ops.cast(relevant, values.dtype) - agreement)
+        pull = targets * share[:, None] - agreement[:, None]
+        gradient = softmax.shares * (total[:, None] - self.epsilon * pull) - targets
+        return values, gradient
 
 
 @register
@@ -450,12 +485,12 @@ class CalibratedSoftmaxLoss(ListwiseLoss):
         check_positive("virtual_label", virtual_label)
         self.virtual_label = virtual_label
 
-    def per_tempered_list(self, lists: Lists) -> Array:
-        normalizer = distributions.log_sum_exp(lists.scores, lists.mask)
-        normalizer = distributions.log_add_exp(normalizer, ops.zeros_like(normalizer))
+    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         targets = lists.weights * lists.labels
-        loss = distributions.cross_entropy(targets, lists.scores - normalizer)
-        return loss + self.virtual_label * normalizer[:, 0]
+        softmax = distributions.Softmax(lists.scores, lists.mask, epsilon=1.0)  # e^0
+        total = ops.sum(targets, axis=1)
+        values = softmax.cross_entropy(targets, total) + self.virtual_label * softmax.normalizer
+        return values, (total + self.virtual_label)[:, None] * softmax.shares - targets
 
 
 def _first_lower_label(lists: Lists) -> Array:

@@ -48,17 +48,17 @@ class PairLoss(RankingLoss):
 
     def derivatives(self, lists: Lists, curvature: bool = False) -> Derivatives:
         """Values `[batch]`, gradient `[batch, list]` and, where asked for, diagonal curvature."""
-        return self.reduced(self.pair_sums(lists, curvature), lists)
+        return self.reduced(self.pair_sums(lists, curvature), lists).summed()
 
     def reduced(self, sums: Derivatives, lists: Lists) -> Derivatives:
         """The sums over pairs, or their means."""
         if self.pair_reduction == "sum":
             return sums
-        share = ranks.divide_no_nan(ops.ones_like(sums.values), self.count_pairs(lists))
-        return sums.times(share)
+        pairs = self.count_pairs(lists)
+        return sums.times(ranks.divide_no_nan(ops.ones_like(pairs), pairs))
 
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
-        return self.derivatives(lists)[:2]
+        return self.reduced(self.pair_sums(lists), lists)[:2]
 
 
 class PlainPairLoss(PairLoss):

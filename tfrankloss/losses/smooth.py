@@ -42,13 +42,9 @@ class ApproxLoss(RankingLoss):
         self.temperature = temperature
         self.topn = topn
 
-    def soft_counts(self, lists: Lists, values: Array) -> Array:
-        """The sum of `values` over the documents that are above each, smoothly."""
-        return soft_ranks.soft_counts(lists.scores, lists.mask, values, self.temperature)
-
     def soft_ranks(self, lists: Lists) -> Array:
         """`p_i`, between 1 and the length of the list."""
-        return 1.0 + self.soft_counts(lists, ops.cast(lists.mask, lists.scores.dtype))
+        return 1.0 + soft_ranks.soft_counts(lists.scores, lists.mask, self.temperature)
 
     def within_cutoff(self, soft_ranks: Array) -> Array:
         """The smooth `[p_i <= topn]`."""
@@ -160,8 +156,11 @@ class ApproxMAPLoss(ApproxLoss):
 
     def per_list(self, lists: Lists) -> Array:
         relevant = ops.cast(ops.logical_and(lists.labels > 0, lists.mask), lists.scores.dtype)
-        soft = self.soft_ranks(lists)
-        precision = (1.0 + self.soft_counts(lists, relevant)) / soft
+        above, relevant_above = ops.unstack(
+            soft_ranks.soft_counts(lists.scores, lists.mask, self.temperature, relevant)
+        )
+        soft = 1.0 + above
+        precision = (1.0 + relevant_above) / soft
         terms = lists.weights * relevant * self.within_cutoff(soft) * precision
         return -ranks.divide_no_nan(ops.sum(terms, axis=1), ops.sum(relevant, axis=1))
 
