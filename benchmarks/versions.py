@@ -1,4 +1,4 @@
-"""Times forward + gradient of this checkout beside another one, such as the version before a change.
+"""Times forward + gradient of this checkout beside another one, such as an older version.
 
     git worktree add ../before v0.1.0
     python -m benchmarks.versions ../before --shapes 32x200,8x1000
@@ -52,7 +52,9 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line; lists are separated by commas."""
-    parser = argparse.ArgumentParser(prog="benchmarks.versions", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.versions", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("before", type=Path, help="a checkout of the other version")
     parser.add_argument("--losses", default=",".join(LOSSES), help=", ".join(LOSSES))
     parser.add_argument("--shapes", default=SHAPES, help=f"batch x list: {SHAPES}")

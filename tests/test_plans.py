@@ -81,7 +81,10 @@ def test_sizes_that_the_trace_does_not_know(name: str, monkeypatch: pytest.Monke
 def test_cutoffs(topn: int, width: int) -> None:
     """Short lists visit all pairs, long ones those with a document within the cutoff."""
     arguments = batch_of(width)
-    for options in ({"identifier": "lambdarank"}, {"identifier": "ndcg_loss2", "cutoff": "truncated"}):
+    for options in (
+        {"identifier": "lambdarank"},
+        {"identifier": "ndcg_loss2", "cutoff": "truncated"},
+    ):
         loss = losses.get(**options, topn=topn, reduction="none")
         expected = as_numpy(value_and_gradient(loss, *arguments))
         with config.using_plan("accelerator"):
@@ -165,7 +168,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ("cpu", "accelerator"))
-@pytest.mark.parametrize("name", ("pairwise_logistic", "ndcg_loss2@5", "unique_softmax", "approx_ndcg"))
+@pytest.mark.parametrize(
+    "name", ("pairwise_logistic", "ndcg_loss2@5", "unique_softmax", "approx_ndcg")
+)
 def test_memory_of_20_000_documents(name: str, plan: str) -> None:
     """Where pairs are not fused, as in the accelerators' plan on a CPU, a block of them is kept."""
     done = subprocess.run(

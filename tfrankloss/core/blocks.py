@@ -116,11 +116,11 @@ class ByDistance:
 
     def table(self, start: Any, count: Any) -> Array:
         """The same as one array `[1, count, columns]`, by the formula: without a gather."""
-        if isinstance(count, int) and isinstance(self.columns, int) and isinstance(start, int):
-            if count * self.columns <= FOLDED_ENTRIES:
-                row, column = np.arange(start, start + count), np.arange(self.columns)
-                distance = np.abs(row[:, None] - column[None, :]).astype(self.dtype)
-                return self.function(ops.convert_to_tensor(distance))[None]
+        known = all(isinstance(x, int) for x in (start, count, self.columns))
+        if known and count * self.columns <= FOLDED_ENTRIES:
+            row, column = np.arange(start, start + count), np.arange(self.columns)
+            distance = np.abs(row[:, None] - column[None, :]).astype(self.dtype)
+            return self.function(ops.convert_to_tensor(distance))[None]
         rows = ops.cast(ops.arange(count), self.dtype) + ops.cast(start, self.dtype)
         columns = ops.arange(self.columns, dtype=self.dtype)
         return self.function(ops.abs(rows[:, None] - columns[None, :]))[None]

@@ -153,8 +153,8 @@ def log_sum_exp_of_pairs(
 ) -> Array:
     """`log sum_j [counts(i, j)] e^s_j` for each document i, 0 in padding; differentiable.
 
-    From all pairs, for accelerators, where a scan would be a launch for each of its steps. Exact for
-    any scores: each document has a maximum of its own.
+    From all pairs, for accelerators, where each step of a scan would be a launch. Exact for any
+    scores: each document has a maximum of its own.
 
     Args:
         scores: `[batch, list]`.
@@ -163,7 +163,7 @@ def log_sum_exp_of_pairs(
             attributes. Each document must count for itself.
         **attributes: `[batch, list]`.
     """
-    index = ops.arange(ops.shape(scores)[1], dtype="int32")[None, :] + ops.zeros_like(scores, "int32")
+    index = ops.zeros_like(scores, "int32") + ops.arange(ops.shape(scores)[1], dtype="int32")
 
     @ops.custom_gradient
     def differentiable(scores: Array) -> Any:

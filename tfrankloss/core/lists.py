@@ -36,7 +36,8 @@ class Lists(NamedTuple):
 
     def map(self, function: Callable[[Array], Array]) -> "Lists":
         """The lists with a function applied to every array."""
-        return Lists(*map(function, self[: len(LIST_ARRAYS)]), self.weighted)
+        arrays = {name: function(getattr(self, name)) for name in LIST_ARRAYS}
+        return self._replace(**arrays)
 
     def repeat(self, times: int) -> "Lists":
         """All lists, `times` times over."""

@@ -141,7 +141,7 @@ class Difference:
 
 
 class Margin(Difference):
-    """By how much the preferred document of a pair is ahead of the other one: a given difference."""
+    """A difference that is given: by how much the preferred document of a pair is ahead."""
 
     def __init__(self, z: Array) -> None:
         self.__dict__["z"] = z

@@ -104,7 +104,7 @@ def ascending(keys: Array, mask: Array) -> Order:
 
 
 def _sorted(keys: Array, mask: Array, *arrays: Array) -> tuple[Order, tuple[Array, ...]]:
-    """The order of `keys` from low to high, padding last, and arrays that the sort carries along."""
+    """The order of `keys` from low to high, padding last, and arrays that the sort takes along."""
     _, indices, *moved = backend.sort_together(
         _sort_keys(keys, mask), _positions(keys), *arrays, keys=2
     )
@@ -121,7 +121,7 @@ def _sort_keys(keys: Array, mask: Array) -> Array:
 
 def _positions(x: Array) -> Array:
     """`[batch, list]` int32: 0, 1, 2, ..."""
-    return ops.arange(ops.shape(x)[1], dtype="int32")[None, :] + ops.zeros_like(x, "int32")
+    return ops.zeros_like(x, "int32") + ops.arange(ops.shape(x)[1], dtype="int32")
 
 
 def _first_places(mask: Array) -> Array:
@@ -251,7 +251,8 @@ def scaled_gains(
 
 def highest_label(labels: Array) -> Array:
     """`[batch, 1]`: the highest label of each list, 0 for lists without documents."""
-    if labels.shape[1]:  # (XLA for GPU fuses what follows from this maximum, and not from the other)
+    if labels.shape[1]:
+        # XLA for GPU fuses what follows from this maximum, and not what follows from the other.
         return ops.max(labels, axis=1, keepdims=True)
     return ops.max(labels, axis=1, keepdims=True, initial=0.0)
 

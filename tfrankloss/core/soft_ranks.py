@@ -31,8 +31,8 @@ def soft_counts(
 ) -> Array:
     """`c_i = sum_{j != i} sigmoid((s_j - s_i) / temperature)`, differentiable in scores.
 
-    `1 + c_i` is the soft rank. Where `values` are given, `[2, batch, list]` with the sum of `values_j`
-    times the sigmoid beside it, from the same pass over the pairs.
+    `1 + c_i` is the soft rank. Where `values` are given, `[2, batch, list]`: beside it the sum of
+    `values_j` times the sigmoid, from the same pass over the pairs.
 
     Args:
         scores: `[batch, list]`.
@@ -71,9 +71,9 @@ def soft_counts(
             (pulls,) = sums_of_slopes(pull, 1, **real, **attributes)
             return ops.where(mask, pulls, 0.0) / temperature
 
-        found = sums_above(count, len(own), **attributes)
+        sums = sums_above(count, len(own), **attributes)
         # sigmoid(0) = 1/2 is the document's comparison with itself.
-        found = [x - 0.5 * y for x, y in zip(found, own, strict=True)]
+        found = [x - 0.5 * y for x, y in zip(sums, own, strict=True)]
         return found[0] if values is None else ops.stack(found), backward
 
     return counts(scores)

@@ -20,8 +20,9 @@ Change = Callable[[Documents, Documents], Array]
 
 
 def credit_gap(documents: Documents, discount: ranks.Discount, topn: int | None) -> Change:
-    """DCG's, beside `|G_i - G_j|`: `|[r_i <= K] / D(r_i) - [r_j <= K] / D(r_j)|` (CIKM 2018, Eq 5).
+    """What multiplies `|G_i - G_j|` for DCG: `|[r_i <= K] / D(r_i) - [r_j <= K] / D(r_j)|`.
 
+    CIKM 2018, Eq 5; with a cutoff SIGIR 2022, Eq 12.
     """
     documents.credit = ranks.inverse_discounts(documents.rank, discount, topn)
 

@@ -170,7 +170,6 @@ class GainLoss(RankWeightedLoss):
         normalized = ranks.normalized_gains(labels, mask, self.gain, self.discount, self.topn)
         return grades(normalized, mask)
 
-
     def gain_gap(self, factor: pairs.PairFactor) -> Weights:
         """`|G_i - G_j|` times a symmetric function of the two documents."""
         if isinstance(self.gain, str):
