@@ -39,7 +39,7 @@ PEERS = {
     "rax_newest_jax": Peer("rax", ("rax==0.4.0", "jax==0.10.2", "jaxlib==0.10.2")),
     "pytorch": Peer("pytorch", ("torch==2.13.0", "numpy")),
 }
-# Peers of the metrics, of the readers and of whole rankers alone.
+# Peers of the metrics, of the readers and of whole rankers, and environments of other benchmarks.
 OTHER_PEERS = {
     "pytrec_eval": Peer("evaluation", ("pytrec-eval-terrier", "numpy")),
     "pytrec_eval_dictionaries": Peer("evaluation", ("pytrec-eval-terrier", "numpy")),
@@ -48,6 +48,21 @@ OTHER_PEERS = {
     "xgboost": Peer("reading", ("xgboost-cpu", "numpy")),
     "tensorflow_datasets": Peer(
         "reading", ("tensorflow-datasets", "tensorflow-cpu", "importlib_resources")
+    ),
+    # The compilers for TPU and GPU, which need neither. Keras runs this library from the checkout.
+    "accelerators": Peer(
+        "accelerators",
+        (
+            "rax==0.4.0",
+            "jax==0.10.2",
+            "jaxlib==0.10.2",
+            "libtpu==0.0.51",
+            "jax-cuda12-plugin==0.10.2",
+            "jax-cuda12-pjrt==0.10.2",
+            "nvidia-cuda-nvcc-cu12",
+            "keras==3.15.1",
+            "numpy",
+        ),
     ),
 }
 

@@ -4,7 +4,7 @@ The compilers for both devices run on a machine that has neither. What comes out
 kernels, and their cost is estimated:
 
 - TPU: the compiler writes its own estimate, in cycles, beside every fusion; kernels without one
-  (sorts above all) are counted apart.
+  (sorts above all, and gathers) are counted apart.
 - GPU: a kernel takes the longest of its launch, its bytes at the memory's bandwidth and its
   operations at the processor's rate. A loop whose number of steps the device decides, and a branch
   on a value of the device, cost a read-back.
@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 # An A100: bytes and simple operations per microsecond, of which fused code reaches some 60 %.
 BANDWIDTH = 1.6e6
 OPERATION_RATE = 0.6 * 108 * 64 * 1.41e3
+# Multiplications with addition in tensor cores (TF32) in the time of one simple operation.
+TENSOR_CORES = 8
 LAUNCH = 2.5
 READ_BACK = 12.0
 # Simple operations that one of these takes on a GPU: special functions run at a quarter of the
@@ -71,10 +73,16 @@ NO_KERNEL = {
     "after-all",
     "partition-id",
     "replica-id",
+    # Memory is fetched ahead, beside other kernels.
+    "copy-start",
     "copy-done",
+    "slice-start",
+    "slice-done",
     "async-done",
     "async-update",
 }
+# Custom calls of the TPU that only name memory.
+NAMES_MEMORY = ("AllocateBuffer", "ConcatBitcast", "GatherScatterIndicesBitpacked")
 # XLA for GPU sorts by a bitonic network: what fits into this tile is one kernel.
 SORT_TILE = 2048
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
@@ -117,7 +125,7 @@ class Cost:
 
     time: float = 0.0
     steps: float = 0.0  # kernels launched one after another
-    sorts: float = 0.0  # without an estimate of their own on a TPU
+    sorts: float = 0.0  # on a TPU they have no estimate
     unknown: float = 0.0  # further kernels without an estimate
     loops: int = 0  # loops whose number of steps is not known
 
@@ -163,6 +171,8 @@ class Program:
                 total.add(self._branch(instruction, platform))
             elif instruction.opcode == "call":
                 total.add(self._cost(instruction.called("to_apply") or "", platform))
+            elif instruction.opcode == "async-start":
+                total.add(self._cost(instruction.called("calls") or "", platform))
             elif instruction.opcode not in NO_KERNEL:
                 total.add(self.kernel(computation, instruction, platform))
         return total
@@ -227,15 +237,15 @@ class Program:
 
     def _tpu_kernel(self, instruction: Instruction) -> Cost:
         estimate = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
-        is_sort = instruction.opcode == "sort" or any(
-            x.opcode == "sort" for x in self._instructions_of(instruction)
-        )
         if estimate:
-            return Cost(time=float(estimate.group(1)), steps=1, sorts=float(is_sort))
-        if is_sort:
+            return Cost(time=float(estimate.group(1)), steps=1)
+        if any(x.opcode == "sort" for x in (instruction, *self._instructions_of(instruction))):
             return Cost(steps=1, sorts=1)
+        # The scalar core computes single numbers beside the others.
         scalar = all(math.prod(dims) <= 1 for _, dims in _shapes(instruction.type))
-        return Cost(steps=0 if scalar else 1, unknown=0 if scalar else 1)
+        if scalar or any(f'"{name}"' in instruction.attributes for name in NAMES_MEMORY):
+            return Cost()
+        return Cost(steps=1, unknown=1)
 
     def _instructions_of(self, instruction: Instruction) -> Iterator[Instruction]:
         called = instruction.called("calls") if instruction.opcode == "fusion" else None
@@ -244,8 +254,8 @@ class Program:
 
     def _gpu_sort(self, instruction: Instruction) -> Cost:
         shapes = _shapes(instruction.type)
-        dimension = int(re.search(r"dimensions=\{(\d+)\}", instruction.attributes).group(1))  # type: ignore[union-attr]
-        length = shapes[0][1][dimension]
+        dimension = re.search(r"dimensions=\{(\d+)\}", instruction.attributes)
+        length = shapes[0][1][int(dimension.group(1)) if dimension else -1]
         stages = math.ceil(math.log2(max(length, 2)))
         inside = int(math.log2(SORT_TILE))
         # Each stage beyond the tile takes a kernel for every distance beyond it, and one for all
@@ -305,7 +315,9 @@ class Program:
                 return work * elements * math.prod(sizes)
             return float(work * max(math.prod(size), elements))
         if instruction.opcode == "dot":
-            return 2.0 * elements * self._contracted(computation, instruction) / 8.0
+            exact = "operand_precision={highest" in instruction.attributes
+            additions = elements * self._contracted(computation, instruction)
+            return additions if exact else additions / TENSOR_CORES
         return WEIGHTS.get(instruction.opcode, 1) * elements
 
     def _contracted(self, computation: Computation, instruction: Instruction) -> int:
@@ -321,10 +333,7 @@ def _parse(line: str) -> Instruction:
     left, right = line.strip().split(" = ", 1)
     root = left.startswith("ROOT ")
     name = left.removeprefix("ROOT ").lstrip("%")
-    if right.startswith("("):
-        end = _closing(right, 0) + 1
-    else:
-        end = right.index(" ")
+    end = _closing(right, 0) + 1 if right.startswith("(") else right.index(" ")
     kind, rest = right[:end], right[end:].strip()
     opcode, _, _ = rest.partition("(")
     start = len(opcode)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 # TF-Ranking and keras-rs take the mean over batch × padded width instead of over the lists.
 TIMES_WIDTH = "width"
 # Rax takes the mean over all pairs of the batch; we have it sum them and divide by the lists.
+RAX_SUM = ", reduce_fn=jnp.sum"
 PER_LIST = "1 / batch"
 # The two above cancel TF-Ranking's lambda weights, which are multiplied by the padded width.
 NATURAL_LOGARITHM = "1 / ln2"
@@ -109,8 +110,7 @@ def _tensorflow_ranking_lambda(weight: str) -> Formula:
 
 def _rax_lambda(weight: str) -> Formula:
     expression = (
-        "partial(rax.pairwise_logistic_loss, reduce_fn=jnp.sum,"
-        f" lambdaweight_fn=partial(rax.{weight}))"
+        f"partial(rax.pairwise_logistic_loss{RAX_SUM}, lambdaweight_fn=partial(rax.{weight}))"
     )
     return Formula(expression, RAX_LAMBDA)
 
@@ -120,7 +120,7 @@ def _keras_rs(loss: str, scale: str = "1") -> Formula:
 
 
 def _rax_sum(loss: str) -> Formula:
-    return Formula(f"partial(rax.{loss}, reduce_fn=jnp.sum)", PER_LIST)
+    return Formula(f"partial(rax.{loss}{RAX_SUM})", PER_LIST)
 
 
 LOSSES = {
@@ -202,7 +202,7 @@ LOSSES = {
             "width / ln2",
         ),
         rax=Formula(
-            "partial(rax.pairwise_logistic_loss, reduce_fn=jnp.sum,"
+            f"partial(rax.pairwise_logistic_loss{RAX_SUM},"
             " lambdaweight_fn=rax.labeldiff_lambdaweight)",
             "1 / (batch * ln2)",
         ),
@@ -357,6 +357,20 @@ LOSSES = {
     ),
     "soft_ndcg": _row("SoftNDCG", "SoftNDCGLoss()"),
 }
+
+
+# The formulas of ``workers.jax_formulas``, which ``benchmarks.accelerators`` compiles.
+JAX_FORMULAS = {
+    "pairwise_logistic": "pairwise_logistic",
+    "pairwise_hinge": "pairwise_hinge",
+    "lambdarank": "lambdarank",
+    "ndcg_loss2_at_5": "partial(ndcg_loss2, topn=5)",
+}
+
+
+def rax_as_it_stands(loss: Loss) -> str:
+    """Rax's expression with the reduction that is its default."""
+    return loss.formula("rax").expression.replace(RAX_SUM, "")
 
 
 def markdown() -> str:

@@ -36,6 +36,8 @@ from benchmarks.registry import LOSSES
 Step = Callable[[], tuple[Any, Any]]
 # Makes a step from an expression of the registry, a batch, and whether XLA is wanted.
 StepMaker = Callable[[str, Batch, bool], Step]
+# The reply to a request.
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 MEMORY_LIMIT_VARIABLE = "BENCHMARK_MEMORY_LIMIT_GIGABYTES"
 MEGABYTE = 2.0**20
@@ -182,10 +184,23 @@ def _run(step: Step, repetitions: int) -> dict[str, Any]:
 
 
 def serve(library: str, start: Callable[[], tuple[StepMaker, dict[str, str]]]) -> None:
-    """Answers requests until standard input ends.
+    """Answers requests for steps until standard input ends.
 
-    ``start`` imports the library and gives the maker of steps and the versions in use; it is called
-    here so that an import that fails is reported like any other error.
+    ``start`` imports the library and gives the maker of steps and the versions in use.
+    """
+
+    def start_server() -> tuple[Answer, dict[str, str]]:
+        make_step, versions = start()
+        return Server(make_step).answer, versions
+
+    serve_answers(library, start_server)
+
+
+def serve_answers(library: str, start: Callable[[], tuple[Answer, dict[str, str]]]) -> None:
+    """Answers requests of any kind until standard input ends.
+
+    ``start`` imports the library and gives what answers a request, and the versions in use; it is
+    called here so that an import that fails is reported like any other error.
     """
     replies = reply_stream()
 
@@ -195,16 +210,15 @@ def serve(library: str, start: Callable[[], tuple[StepMaker, dict[str, str]]]) -
 
     _limit_memory()
     try:
-        make_step, versions = start()
+        answer, versions = start()
     except Exception as error:
         traceback.print_exc()
         reply({"error": f"cannot be imported: {describe(error)}"})
         return
     reply({"library": library, "versions": versions})
-    server = Server(make_step)
     for line in sys.stdin:
         try:
-            reply(server.answer(json.loads(line)))
+            reply(answer(json.loads(line)))
         except Exception as error:
             traceback.print_exc()
             reply({"error": describe(error)})
