@@ -37,11 +37,13 @@ SHORT_LIST = 16
 MEDIUM_LIST = 64
 # From this many documents on a visit takes long enough with a quarter of the rows, too.
 LARGE_BATCH = 1 << 14
-# Pairs of one block on accelerators. Fused reductions store none of them; where a compiler does not
-# fuse (on a CPU, say), an array of one block takes 128 MB.
-PAIRS_AT_ONCE = 1 << 25
-# Larger blocks have a multiple of so many rows, a tile of a TPU.
-ALIGNED_ROWS = 1024
+# Pairs of one block on accelerators, of all lists and of one list. Fused reductions store none of
+# them. Where a compiler does not fuse (on a CPU, say), an array of a block of many lists takes
+# 256 MB; and a weight of two ranks, that both sums of a block need, XLA for GPU may store for a list.
+PAIRS_AT_ONCE = 1 << 26
+PAIRS_OF_A_LIST = 1 << 24
+# One of several blocks has a multiple of so many rows, those of a tile of a TPU.
+ALIGNED_ROWS = 8
 # Lists of at least this size have rows enough to take several side by side, where a pair costs
 # little beside the loop over it.
 LONG_LIST = 128
@@ -274,12 +276,15 @@ def reduce_over_blocks(
 def _rows_at_once(batch: Any, width: Any, length: Any) -> Any:
     """As many rows as `PAIRS_AT_ONCE` allows: a number where sizes are known, or else a tensor."""
     if all(isinstance(size, int) for size in (batch, width, length)):
-        rows = PAIRS_AT_ONCE // max(batch * width, 1)
-        if rows > ALIGNED_ROWS:
-            rows -= rows % ALIGNED_ROWS
-        return max(min(rows, length), min(length, 1))
-    pairs = ops.cast(batch, "float32") * ops.cast(width, "float32")
-    rows = ops.cast(PAIRS_AT_ONCE / ops.maximum(pairs, 1.0), "int32")
+        width = max(width, 1)
+        most = max(min(PAIRS_AT_ONCE // (max(batch, 1) * width), PAIRS_OF_A_LIST // width), 1)
+        if length <= most:
+            return length
+        rows = -(-length // -(-length // most))  # blocks of nearly the same size
+        return rows + -rows % ALIGNED_ROWS
+    lists, width = (ops.maximum(ops.cast(x, "float32"), 1.0) for x in (batch, width))
+    rows = ops.minimum(PAIRS_AT_ONCE / (lists * width), PAIRS_OF_A_LIST / width)
+    rows = ops.cast(rows, "int32")
     return ops.maximum(ops.minimum(rows, length), ops.minimum(length, 1))
 
 
