@@ -39,7 +39,7 @@ MEDIUM_LIST = 64
 LARGE_BATCH = 1 << 14
 # Pairs of one block on accelerators, of all lists and of one list. Fused reductions store none of
 # them. Where a compiler does not fuse (on a CPU, say), an array of a block of many lists takes
-# 256 MB; and a weight of two ranks, that both sums of a block need, XLA for GPU may store for a list.
+# 256 MB; and XLA for GPU may store a weight of two ranks, which both sums of a block need.
 PAIRS_AT_ONCE = 1 << 26
 PAIRS_OF_A_LIST = 1 << 24
 # One of several blocks has a multiple of so many rows, those of a tile of a TPU.

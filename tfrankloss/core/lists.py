@@ -50,11 +50,11 @@ LIST_ARRAYS = ("scores", "labels", "mask", "weights")
 class Derivatives(NamedTuple):
     """The value of each list, and its derivatives by the score of each document.
 
-    Inside of the engine the value may still be what each document adds to it, so that it is summed
-    up once, over the documents and the lists.
+    Inside of the engine the value may still be what it is the sum of, so that it is summed up once,
+    over the documents and the lists.
     """
 
-    values: Array  # [batch], or [batch, list] whose sums over the list are meant
+    values: Array  # [batch], or [batch, list] in any order whose sums over the list are meant
     gradient: Array  # [batch, list]
     curvature: Array | None = None  # [batch, list], the second derivatives, where asked for
 

@@ -117,51 +117,53 @@ def _in_registers(scores: Array, mask: Array, temperature: float) -> tuple[Sums,
     def in_range(exponent: Array) -> Array:
         return ops.clip(exponent, -POWER_LIMIT, POWER_LIMIT)  # of padding
 
-    def sums_above(terms: Terms, number: int, **attributes: Array) -> tuple[Array, ...]:
-        def add_up(
-            above: Callable[..., Array], compact: bool = False, **more: Array
-        ) -> tuple[Array, ...]:
-            documents = pad_to_rows(Documents(score=scores, real=real, **attributes, **more))
+    def sums(function: Callable[[Array, Array], Array]) -> Sums:
+        """Sums with a function of `sigmoid((s_j - s_i) / temperature)` and of 1 minus it."""
 
-            def term(document: Documents, other: Documents) -> tuple[Array, ...]:
-                share = other.real * above(document, other)
-                return terms(document, other, share)
+        def add_up(terms: Terms, number: int, **attributes: Array) -> tuple[Array, ...]:
+            def of_documents(
+                shares: Callable[..., tuple[Array, Array]], compact: bool = False, **more: Array
+            ) -> tuple[Array, ...]:
+                documents = pad_to_rows(Documents(score=scores, real=real, **attributes, **more))
 
-            return sum_over_rows(term, documents, documents, sums=number, compact=compact)
+                def term(document: Documents, other: Documents) -> tuple[Array, ...]:
+                    share = other.real * function(*shares(document, other))
+                    return terms(document, other, share)
 
-        def from_powers() -> tuple[Array, ...]:
-            def above(document: Documents, other: Documents) -> Array:
-                return other.power / (other.power + document.power)
+                return sum_over_rows(term, documents, documents, sums=number, compact=compact)
 
-            return add_up(above, power=ops.exp(in_range(centred)))
+            def from_powers() -> tuple[Array, ...]:
+                def shares(document: Documents, other: Documents) -> tuple[Array, Array]:
+                    inverse = 1.0 / (other.power + document.power)
+                    return other.power * inverse, document.power * inverse
 
-        def from_squared_powers() -> tuple[Array, ...]:
-            def above(document: Documents, other: Documents) -> Array:
-                ratio = document.power * other.inverse_power
-                for _ in range(SQUARINGS):
-                    ratio = ratio * ratio
-                return 1.0 / (1.0 + ratio)
+                return of_documents(shares, power=ops.exp(in_range(centred)))
 
-            root = in_range(centred / 2.0**SQUARINGS)
-            return add_up(above, power=ops.exp(root), inverse_power=ops.exp(-root))
+            def from_squared_powers() -> tuple[Array, ...]:
+                def shares(document: Documents, other: Documents) -> tuple[Array, Array]:
+                    ratio = document.power * other.inverse_power
+                    for _ in range(SQUARINGS):
+                        ratio = ratio * ratio
+                    above = 1.0 / (1.0 + ratio)
+                    return above, 1.0 - above
 
-        def direct() -> tuple[Array, ...]:
-            def above(document: Documents, other: Documents) -> Array:
-                return ops.sigmoid((other.score - document.score) / temperature)
+                root = in_range(centred / 2.0**SQUARINGS)
+                return of_documents(shares, power=ops.exp(root), inverse_power=ops.exp(-root))
 
-            return add_up(above, compact=True)
+            def direct() -> tuple[Array, ...]:
+                def shares(document: Documents, other: Documents) -> tuple[Array, Array]:
+                    gap = (other.score - document.score) / temperature
+                    return ops.sigmoid(gap), ops.sigmoid(-gap)
 
-        found = ops.cond(
-            half <= POWER_LIMIT,
-            from_powers,
-            lambda: ops.cond(half <= 2.0**SQUARINGS * POWER_LIMIT, from_squared_powers, direct),
-        )
-        return tuple(x[:, :size] for x in found)
+                return of_documents(shares, compact=True)
 
-    def sums_of_slopes(terms: Terms, number: int, **attributes: Array) -> tuple[Array, ...]:
-        def of_slope(document: Documents, other: Documents, above: Array) -> tuple[Array, ...]:
-            return terms(document, other, above * (1.0 - above))
+            found = ops.cond(
+                half <= POWER_LIMIT,
+                from_powers,
+                lambda: ops.cond(half <= 2.0**SQUARINGS * POWER_LIMIT, from_squared_powers, direct),
+            )
+            return tuple(x[:, :size] for x in found)
 
-        return sums_above(of_slope, number, **attributes)
+        return add_up
 
-    return sums_above, sums_of_slopes
+    return sums(lambda above, below: above), sums(lambda above, below: above * below)

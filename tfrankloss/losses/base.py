@@ -78,7 +78,7 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         """The loss `[batch]` of each list and its gradient with respect to the scores.
 
-        Or, in place of the loss, what each document adds to it, `[batch, list]`.
+        Or, in place of the loss, what it is the sum of, `[batch, list]` in any order, 0 in padding.
         """
         return backend.value_and_gradient(
             lambda scores: self.per_list(lists._replace(scores=scores)), lists.scores
@@ -141,7 +141,7 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
         document = batch.mask if len(gradient.shape) == 2 else batch.mask[:, :, None]
         if reduction == "none" and len(values.shape) == 2:
             values = ops.sum(values, axis=1)
-        counts = real if len(values.shape) == 1 else batch.mask
+        counts = ops.reshape(real, (-1,) + (1,) * (len(values.shape) - 1))
         values = ops.where(counts, values, ops.zeros_like(values))
         gradient = ops.where(document, gradient, ops.zeros_like(gradient))
         factors = list_factors(real, arguments.list_weights, values.dtype)

@@ -5,9 +5,9 @@ from typing import Any
 
 from keras import ops
 
-from tfrankloss.core import backend, distributions, noise, ranks
+from tfrankloss.core import backend, distributions, noise, ranks, tails
 from tfrankloss.core.backend import Array
-from tfrankloss.core.blocks import suffix_scan
+from tfrankloss.core.blocks import Documents, prefix_scan, suffix_scan
 from tfrankloss.core.lists import Derivatives, Lists
 from tfrankloss.losses.base import RankingLoss, SampledLoss
 from tfrankloss.options import (
@@ -266,17 +266,35 @@ class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
         order, ordered = super().sorted(lists)
         return shuffled.then(order), ordered
 
-    def per_tempered_list(self, lists: Lists) -> Array:
-        tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)
-        terms = lists.weights * self.position_weights(lists) * (tails - lists.scores)
-        return ops.sum(terms, axis=1)
+    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        weights = lists.weights * self.position_weights(lists)
+        sums = self.sums(lists)
+        values = ops.sum(weights * sums.cost(lists.scores), axis=1)
+        return values, self.shares(lists, sums, weights) - weights
 
     def curvature(self, lists: Lists) -> Array:
+        # That of sum_r w_r log sum_{k >= r} e^s_k is sum_{r <= k} w_r p_rk (1 - p_rk), with the
+        # shares p_rk = e^s_k / sum_{k >= r} e^s_k.
         order, ordered = self.sorted(lists)
+        ordered = ordered._replace(scores=ordered.scores / self.temperature)
         weights = ordered.weights * self.position_weights(ordered)
-        scores = ordered.scores / self.temperature
-        bend = distributions.tail_curvature(scores, ordered.mask, weights)
-        return order.unsort(bend) / self.temperature**2
+        sums = self.sums(ordered)
+        squares = tails.LogSum(2.0 * sums.highest, sums.total**2)
+        doubled = ordered._replace(scores=2.0 * ordered.scores)
+        bend = self.shares(ordered, sums, weights) - self.shares(doubled, squares, weights)
+        return order.unsort(ops.maximum(bend, 0.0)) / self.temperature**2
+
+    def sums(self, lists: Lists) -> tails.LogSum:
+        """The normalisers of the model, when the documents before each are taken."""
+        if backend.on_accelerator():
+            return tails.of_pairs(lists.scores, lists.mask, _not_before)
+        return tails.from_each(lists.scores, lists.mask)
+
+    def shares(self, lists: Lists, sums: tails.LogSum, weights: Array) -> Array:
+        """The sum of each document's shares of the normalisers, with weights."""
+        if backend.on_accelerator():
+            return tails.shares_of_pairs(lists.scores, lists.mask, sums, weights, _not_before)
+        return tails.shares_up_to_each(lists.scores, lists.mask, sums, weights)
 
     def position_weights(self, lists: Lists) -> Array:
         """The weight of each position of the ideal order."""
@@ -407,24 +425,37 @@ class UniqueSoftmaxLoss(SortedListwiseLoss):
             return ListwiseLoss.value_and_gradient(self, lists)
         return super().value_and_gradient(lists)
 
-    def per_tempered_list(self, lists: Lists) -> Array:
+    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         gains = ranks.gains(lists.labels, lists.mask, self.gain)
         targets = lists.weights * gains
-        if backend.on_accelerator():
-            normalizer = distributions.log_sum_exp_of_pairs(
-                lists.scores,
-                lists.mask,
-                lambda i, j: ops.logical_or(j.label < i.label, i.index == j.index),
-                label=lists.labels,
-            )
-            return distributions.cross_entropy(targets, lists.scores - normalizer)
-        lower = _first_lower_label(lists)  # position, or the length of the list if there is none
-        exists = lower < ops.shape(lists.scores)[1]
-        tails = distributions.tail_log_sum_exp(lists.scores, lists.mask)
-        tails = ops.take_along_axis(tails, ops.where(exists, lower, 0 * lower), axis=1)
-        tails = ops.where(exists, tails, lists.scores)
-        normalizer = ops.where(exists, distributions.log_add_exp(lists.scores, tails), lists.scores)
-        return distributions.cross_entropy(targets, lists.scores - normalizer)
+        sums, shares = (self._by_pairs if backend.on_accelerator() else self._by_sums)(
+            lists, targets
+        )
+        costs = ops.where(lists.mask, targets * sums.cost(lists.scores), 0.0)
+        return costs, shares - targets
+
+    def _by_pairs(self, lists: Lists, targets: Array) -> tuple[tails.LogSum, Array]:
+        arguments = {"counts": _is_lower_or_itself, "label": lists.labels}
+        sums = tails.of_pairs(lists.scores, lists.mask, **arguments)
+        return sums, tails.shares_of_pairs(lists.scores, lists.mask, sums, targets, **arguments)
+
+    def _by_sums(self, lists: Lists, targets: Array) -> tuple[tails.LogSum, Array]:
+        """The same for lists in the order of their labels."""
+        scores, mask = lists.scores, lists.mask
+        first, lower = _label_bounds(lists)  # of each label, and of the next lower one
+        exists = lower < ops.shape(scores)[1]
+        rest = tails.from_each(scores, mask)
+        rest = tails.LogSum(*(_at(x, ops.where(exists, lower, 0 * lower)) for x in rest))
+        itself = tails.LogSum(scores, ops.ones_like(scores))
+        joined = itself.join(rest)
+        sums = tails.LogSum(*(ops.where(exists, x, y) for x, y in zip(joined, itself, strict=True)))
+        coefficients = ops.where(mask, targets / sums.total, 0.0)
+        own = coefficients * ops.exp(scores - sums.highest)
+        # From all documents with a higher label: those before the first one of its own.
+        lag, coefficient = tails.running_shares(sums, coefficients)
+        above = ops.maximum(first - 1, 0)
+        others = _at(coefficient, above) * ops.exp(ops.minimum(scores + _at(lag, above), 0.0))
+        return sums, own + ops.where(ops.logical_and(mask, first > 0), others, 0.0)
 
 
 @register
@@ -493,14 +524,32 @@ class CalibratedSoftmaxLoss(ListwiseLoss):
         return values, (total + self.virtual_label)[:, None] * softmax.shares - targets
 
 
-def _first_lower_label(lists: Lists) -> Array:
-    """For lists sorted by label: the position of the first document with a lower label."""
+def _label_bounds(lists: Lists) -> tuple[Array, Array]:
+    """For lists sorted by label: the first position of a document's label, and of the next lower.
+
+    The latter is the length of the list where there is none.
+    """
     labels, mask = lists.labels, lists.mask
     size = ops.shape(labels)[1]
     index = ops.arange(size)[None, :] + ops.zeros_like(labels, dtype="int32")
     changes = ops.logical_and(labels[:, 1:] != labels[:, :-1], mask[:, 1:])
-    starts = ops.where(changes, index[:, 1:], size + 0 * index[:, 1:])
-    starts = ops.concatenate([starts, size + 0 * index[:, :1]], axis=1)
-    # starts[r] speaks of position r + 1, so the minimum from r on is the next start after r.
-    scan = suffix_scan(lambda a, b: (ops.minimum(a[0], b[0]),), (starts,), (2**31 - 1,))
-    return scan[0]
+    starts = ops.where(changes, index[:, 1:], 0 * index[:, 1:])
+    starts = ops.pad(starts, ((0, 0), (1, 0)))
+    (first,) = prefix_scan(lambda a, b: (ops.maximum(a[0], b[0]),), (starts,), (0,))
+    ends = ops.where(changes, index[:, 1:], size + 0 * index[:, 1:])
+    ends = ops.concatenate([ends, size + 0 * index[:, :1]], axis=1)
+    # ends[r] speaks of position r + 1, so the minimum from r on is the next start after r.
+    (lower,) = suffix_scan(lambda a, b: (ops.minimum(a[0], b[0]),), (ends,), (2**31 - 1,))
+    return first, lower
+
+
+def _at(x: Array, positions: Array) -> Array:
+    return ops.take_along_axis(x, positions, axis=1)
+
+
+def _not_before(document: Documents, other: Documents) -> Array:
+    return other.index >= document.index
+
+
+def _is_lower_or_itself(document: Documents, other: Documents) -> Array:
+    return ops.logical_or(other.label < document.label, other.index == document.index)

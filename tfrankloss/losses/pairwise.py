@@ -95,7 +95,7 @@ class PairwiseHingeLoss(PlainPairLoss):
     def pair_sums(self, lists: Lists, curvature: bool = False) -> Derivatives:
 
         def by_pairs() -> tuple[Array, Array]:
-            return super(PairwiseHingeLoss, self).pair_sums(lists)[:2]
+            return super(PairwiseHingeLoss, self).pair_sums(lists).summed()[:2]
 
         def by_sorting() -> tuple[Array, Array]:
             return hinge.hinge_sums(documents_of(lists), self.sigma)

@@ -1,0 +1,152 @@
+"""Sums of `e^s` over parts of a list: what is left of it, or what has a lower label.
+
+A sum is kept as the highest score in it and the sum of `e^(s - highest)`, which is at least 1. What
+is made of it are differences of scores, so that nothing is lost, however far apart the scores are.
+
+On a CPU the parts are the ends of sorted lists. Where scores are close, powers are added up; where
+not, a scan keeps a maximum for each position, which takes five times as long. On accelerators each
+step of a scan would be a launch, and all pairs are cheaper.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras import ops
+
+from tfrankloss.core.backend import Array
+from tfrankloss.core.blocks import (
+    MAXIMUM,
+    ROWS_TOGETHER,
+    Documents,
+    prefix_scan,
+    reduce_over_blocks,
+    suffix_scan,
+)
+from tfrankloss.core.lists import score_range
+
+# Scores that are not farther apart than this: e^60 leaves room for sums and weights in float32.
+CLOSE = 60.0
+# Below all scores; the difference of two of these is a number.
+LOWEST = -3e38
+
+# Whether the second document belongs to the part of the first one.
+Counts = Callable[[Documents, Documents], Array]
+
+
+class LogSum(NamedTuple):
+    """`log sum_k e^s_k = highest + log total`, for each document."""
+
+    highest: Array  # [batch, list]
+    total: Array  # [batch, list]
+
+    def cost(self, scores: Array) -> Array:
+        """`-log(e^s_i / sum_k e^s_k)`, at least 0 for a document that is in its sum."""
+        return (self.highest - scores) + ops.log(self.total)
+
+    def join(self, other: "LogSum") -> "LogSum":
+        """The sum over both parts."""
+        return LogSum(*_join(tuple(self), tuple(other)))
+
+
+def from_each(scores: Array, mask: Array) -> LogSum:
+    """The sums over each document and those after it, for lists whose padding stands last."""
+    top = ops.max(ops.where(mask, scores, LOWEST), axis=1, keepdims=True)
+    zeros, ones = ops.zeros_like(scores), ops.ones_like(scores)
+
+    def of_powers() -> tuple[Array, Array]:
+        total = ops.flip(ops.cumsum(ops.flip(_powers(scores, mask, top), axis=1), axis=1), axis=1)
+        return top + zeros, total
+
+    def of_scan() -> tuple[Array, Array]:
+        terms = (ops.where(mask, scores, LOWEST), ops.where(mask, ones, zeros))
+        return suffix_scan(_join, terms, (LOWEST, 0.0))
+
+    highest, total = ops.cond(_close(scores, mask), of_powers, of_scan)
+    return LogSum(ops.where(mask, highest, zeros), ops.where(mask, total, ones))
+
+
+def shares_up_to_each(scores: Array, mask: Array, sums: LogSum, weights: Array) -> Array:
+    """`sum_{r <= k} w_r e^s_k / sum_r` for each k: its shares of the sums of those before it."""
+    coefficients = ops.where(mask, weights / sums.total, 0.0)
+    top = ops.max(ops.where(mask, scores, LOWEST), axis=1, keepdims=True)
+
+    def of_powers() -> Array:
+        powers = _powers(scores, mask, top)
+        return powers * ops.cumsum(coefficients * ops.exp(top - sums.highest), axis=1)
+
+    def of_scan() -> Array:
+        lag, coefficient = running_shares(sums, coefficients)
+        return coefficient * ops.exp(ops.minimum(scores + lag, 0.0))
+
+    shares = ops.cond(_close(scores, mask), of_powers, of_scan)
+    return ops.where(mask, shares, ops.zeros_like(shares))
+
+
+def running_shares(sums: LogSum, coefficients: Array) -> tuple[Array, Array]:
+    """`sum_{r <= k} c_r e^-highest_r` as an exponent and a coefficient, for each k."""
+    lag, coefficient = prefix_scan(_join, (-sums.highest, coefficients), (LOWEST, 0.0))
+    return lag, coefficient
+
+
+def of_pairs(scores: Array, mask: Array, counts: Counts, **attributes: Array) -> LogSum:
+    """The sums over the documents that count for each, from all pairs.
+
+    Args:
+        scores: `[batch, list]`.
+        mask: `[batch, list]`.
+        counts: each document must count for itself. Documents have `index`, their position, and the
+            attributes.
+        **attributes: `[batch, list]`.
+    """
+    documents = _documents(scores, mask, **attributes)
+
+    def score(i: Documents, j: Documents) -> tuple[Array]:
+        return (ops.where(counts(i, j), j.score, LOWEST),)
+
+    (highest,) = reduce_over_blocks(
+        score, documents, documents, 1, together=ROWS_TOGETHER, reduction=MAXIMUM
+    )
+    documents.highest = ops.where(mask, highest, ops.zeros_like(highest))
+
+    def power(i: Documents, j: Documents) -> tuple[Array]:
+        return (ops.where(counts(i, j), ops.exp(j.score - i.highest), 0.0),)
+
+    (total,) = reduce_over_blocks(power, documents, documents, 1, together=ROWS_TOGETHER)
+    return LogSum(documents.highest, ops.where(mask, total, ops.ones_like(total)))
+
+
+def shares_of_pairs(
+    scores: Array, mask: Array, sums: LogSum, weights: Array, counts: Counts, **attributes: Array
+) -> Array:
+    """`sum_i w_i [j counts for i] e^s_j / sum_i` for each j: its shares of the sums with it."""
+    columns = _documents(scores, mask, **attributes)
+    rows = _documents(scores, mask, **attributes)
+    rows.highest = sums.highest
+    rows.coefficient = ops.where(mask, weights / sums.total, 0.0)
+
+    def share(j: Documents, i: Documents) -> tuple[Array]:
+        here = i.coefficient * ops.exp(ops.minimum(j.score - i.highest, 0.0))
+        return (ops.where(counts(i, j), here, 0.0),)
+
+    (shares,) = reduce_over_blocks(share, columns, rows, 1, together=ROWS_TOGETHER)
+    return ops.where(mask, shares, ops.zeros_like(shares))
+
+
+def _documents(scores: Array, mask: Array, **attributes: Array) -> Documents:
+    index = ops.zeros_like(scores, "int32") + ops.arange(ops.shape(scores)[1], dtype="int32")
+    return Documents(score=ops.where(mask, scores, LOWEST), index=index, **attributes)
+
+
+def _close(scores: Array, mask: Array) -> Array:
+    return score_range(scores, mask)[1] <= CLOSE
+
+
+def _powers(scores: Array, mask: Array, top: Array) -> Array:
+    zeros = ops.zeros_like(scores)
+    return ops.where(mask, ops.exp(ops.where(mask, scores - top, zeros)), zeros)
+
+
+def _join(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, Array]:
+    """The sum of two numbers `c e^x`, given and returned as pairs of x and c."""
+    exponent = ops.maximum(first[0], second[0])
+    return exponent, sum(c * ops.exp(x - exponent) for x, c in (first, second))
