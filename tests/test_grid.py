@@ -96,7 +96,7 @@ def sums(
         weight=tf.constant((mask if weight is None else weight * mask).astype("float32")),
     )
     with config.without_xla():
-        return pairs.pair_sums(documents, phi, weights, curvature=True)
+        return pairs.pair_sums(documents, phi, weights, curvature=True).summed()
 
 
 def assert_are_sums(

@@ -58,9 +58,17 @@ def test_long_lists(case: Case, width: int) -> None:
 @pytest.mark.parametrize("case", long_cases(), ids=lambda case: case.name)
 def test_several_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = result_of(case, "cpu", 144)
-    # 44 rows at a time: the last of four blocks begins within the third one.
+    # 40 rows at a time: the last of four blocks begins within the third one.
     monkeypatch.setattr(blocks, "PAIRS_AT_ONCE", 44 * 144 * 3)
     assert_same(result_of(case, "accelerator", 144), expected, TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ("approx_map", "list_mle", "unique_softmax"))
+def test_several_blocks_with_rows_side_by_side(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in FIRST_CASES if case.name == name)
+    expected = result_of(case, "cpu", 300)
+    monkeypatch.setattr(blocks, "PAIRS_AT_ONCE", 152 * 300 * 3)
+    assert_same(result_of(case, "accelerator", 300), expected, TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ("pairwise_logistic", "ndcg_loss2@5", "unique_softmax"))
@@ -76,11 +84,14 @@ def test_sizes_that_the_trace_does_not_know(name: str, monkeypatch: pytest.Monke
         assert_same(as_numpy(found), expected, TOLERANCE)
 
 
-@pytest.mark.parametrize("topn", (3, 200))
+@pytest.mark.parametrize("rows", (1, 2, 4, None))
+@pytest.mark.parametrize("topn", (2, 5, 200))
 @pytest.mark.parametrize("width", (40, 144))
-def test_cutoffs(topn: int, width: int) -> None:
+def test_cutoffs(topn: int, width: int, rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short lists visit all pairs, long ones those with a document within the cutoff."""
     arguments = batch_of(width)
+    if rows is not None:
+        monkeypatch.setattr(blocks, "PAIRS_AT_ONCE", rows * width * 3)
     for options in (
         {"identifier": "lambdarank"},
         {"identifier": "ndcg_loss2", "cutoff": "truncated"},
@@ -109,18 +120,42 @@ def test_the_plan_follows_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_loss_follows_the_plan_between_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss = losses.PairwiseHingeLoss()
-    taken: list[bool] = []
-    monkeypatch.setattr(
-        backend, "sort_together", lambda *arrays, keys=1: taken.append(True) or arrays
-    )
-    rank_loss = losses.LambdaRankLoss()
-    rank_loss([[1.0, 0.0]], [[0.2, 0.1]])
-    assert not taken
+    sorts: list[int] = []
+    sort_together = backend.sort_together
+
+    def noted(*arrays: Any, keys: int = 1) -> Any:
+        sorts.append(keys)
+        return sort_together(*arrays, keys=keys)
+
+    monkeypatch.setattr(backend, "sort_together", noted)
+    loss = losses.LambdaRankLoss()
+    loss([[1.0, 0.0]], [[0.2, 0.1]])
+    assert not sorts
     with config.using_plan("accelerator"):
-        rank_loss([[1.0, 0.0]], [[0.2, 0.1]])
-        assert taken
-        assert float(loss([[1.0, 0.0]], [[0.6, 0.8]])) == pytest.approx(1.0 + 0.8 - 0.6)
+        loss([[1.0, 0.0]], [[0.2, 0.1]])
+        found = len(sorts)
+        assert found > 0
+    loss([[1.0, 0.0]], [[0.2, 0.1]])
+    assert len(sorts) == found
+
+
+@pytest.mark.parametrize("plan", ("cpu", "accelerator"))
+def test_a_batch_without_lists(plan: str) -> None:
+    """As a replica may have it."""
+    with config.using_plan(plan):
+        for name in ("lambdarank", "ndcg_loss2@5", "approx_ndcg", "pairwise_logistic"):
+            assert float(losses.get(name)(tf.zeros((0, 3)), tf.zeros((0, 3)))) == 0.0
+
+
+def test_inside_of_a_function_that_autograph_translates(capfd: pytest.CaptureFixture[str]) -> None:
+    loss = losses.PairwiseLogisticLoss()
+
+    @tf.function
+    def step(labels: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
+        return loss(labels, scores)
+
+    step(tf.constant([[1.0, 0.0]]), tf.constant([[0.2, 0.1]]))
+    assert "AutoGraph" not in capfd.readouterr().err
 
 
 def test_an_unknown_plan() -> None:

@@ -6,7 +6,6 @@ distribution strategy, and padding of lists whose length is not known when the p
 """
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -83,22 +82,21 @@ def compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
     get programs of their own: one that was traced for lists of unknown size takes lists that are
     padded to one of `LIST_SIZES`, and TensorFlow would hand it lists of any known size, too.
     """
-    programs: dict[Any, Callable[..., Any]] = {}
+    programs: dict[tuple[str, bool, bool], Callable[..., Any]] = {}
 
-    def call(*arguments: Any) -> Any:
-        xla = config.xla_enabled()
-        if NAME == "jax":
-            key: Any = (config.plan(), xla)
-            make = functools.partial(_jax_program, kernel, *key)
-        else:
-            sizes = [x.shape[1] for x in arguments if x is not None and len(x.shape) > 1]
-            key = (_plan_of_devices(), xla, None in sizes)
-            make = functools.partial(_tensorflow_program, kernel, *key[:2])
+    def program_for(*arguments: Any) -> Callable[..., Any]:
+        sizes = [x.shape[1] for x in arguments if x is not None and len(x.shape) > 1]
+        plan = config.plan() if NAME == "jax" else _plan_of_devices()
+        key = plan, config.xla_enabled(), None in sizes
         if key not in programs:
-            programs[key] = make()
-        return programs[key](*arguments)
+            make = _jax_program if NAME == "jax" else _tensorflow_program
+            programs[key] = make(kernel, *key[:2])
+        return programs[key]
 
-    return call
+    # AutoGraph would try to translate this function of a loss inside of a `tf.function`.
+    if NAME == "tensorflow":
+        program_for = tf.autograph.experimental.do_not_convert(program_for)
+    return lambda *arguments: program_for(*arguments)(*arguments)
 
 
 def _planned(kernel: Callable[..., Any], plan: str, xla: bool) -> Callable[..., Any]:
@@ -254,7 +252,8 @@ def sort_together(*arrays: Array, keys: int = 1) -> tuple[Array, ...]:
     """The arrays `[batch, list]` in the order of the first of them, from low to high.
 
     One sort that moves everything: on a TPU a gather costs more than a sort, and on a GPU it is
-    one program more to launch. It is not stable, which would cost one more array.
+    one program more to launch. Not stable: stability would cost one more array. Not differentiable
+    on TensorFlow.
 
     Args:
         arrays: the keys, and what is carried along.

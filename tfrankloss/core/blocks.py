@@ -42,7 +42,7 @@ LARGE_BATCH = 1 << 14
 # 256 MB; and XLA for GPU may store a weight of two ranks, which both sums of a block need.
 PAIRS_AT_ONCE = 1 << 26
 PAIRS_OF_A_LIST = 1 << 24
-# One of several blocks has a multiple of so many rows, those of a tile of a TPU.
+# Rows per block are a multiple of this, the height of a tile of a TPU.
 ALIGNED_ROWS = 8
 # Lists of at least this size have rows enough to take several side by side, where a pair costs
 # little beside the loop over it.
@@ -281,7 +281,7 @@ def _rows_at_once(batch: Any, width: Any, length: Any) -> Any:
         if length <= most:
             return length
         rows = -(-length // -(-length // most))  # blocks of nearly the same size
-        return rows + -rows % ALIGNED_ROWS
+        return min(rows + -rows % ALIGNED_ROWS, length)
     lists, width = (ops.maximum(ops.cast(x, "float32"), 1.0) for x in (batch, width))
     rows = ops.minimum(PAIRS_AT_ONCE / (lists * width), PAIRS_OF_A_LIST / width)
     rows = ops.cast(rows, "int32")

@@ -12,7 +12,7 @@ from tfrankloss.core.backend import Array
 
 
 class Softmax:
-    """`rho_i = e^s_i / (sum_j e^s_j + epsilon)` of each list, and sums with it.
+    """`rho_i = e^z_i / (sum_j e^z_j + epsilon)` of each list, `z = s / temperature`, and its sums.
 
     Scores are measured from the highest one, and all sums are over what is not negative, so that
     nothing cancels, however large the scores are.
@@ -20,31 +20,35 @@ class Softmax:
     Args:
         scores: `[batch, list]`.
         mask: `[batch, list]`.
+        temperature: divides the scores.
         epsilon: what is added to the normaliser.
     """
 
-    def __init__(self, scores: Array, mask: Array, epsilon: float = 0.0) -> None:
+    def __init__(
+        self, scores: Array, mask: Array, temperature: float = 1.0, epsilon: float = 0.0
+    ) -> None:
+        self._mask = mask
         highest = _highest(scores, mask)
         zeros = ops.zeros_like(scores)
-        self._lag = ops.where(mask, highest - scores, zeros)
-        powers = ops.where(mask, ops.exp(-self._lag), zeros)
-        self._powers = powers
-        total = ops.sum(powers, axis=1)
-        highest = highest[:, 0]
-        positive = ops.where(total > 0, total, ops.ones_like(total))
+        self._lag = ops.where(mask, (highest - scores) / temperature, zeros)
+        self._powers = ops.where(mask, ops.exp(-self._lag), zeros)
+        total = ops.sum(self._powers, axis=1)
+        total = ops.where(total > 0, total, ops.ones_like(total))
+        highest = highest[:, 0] / temperature
         if not epsilon:
-            self._beyond = ops.log(positive)
+            self._beyond = ops.log(total)
             self.normalizer = highest + self._beyond
-            self._inverse = 1.0 / positive
-            self.shares = powers * self._inverse[:, None]
-            return
-        log_epsilon = ops.full_like(total, math.log(epsilon))
-        self.normalizer = ops.where(
-            total > 0, log_add_exp(highest + ops.log(positive), log_epsilon), log_epsilon
-        )
-        self._beyond = self.normalizer - highest
-        self._inverse = ops.exp(-self._beyond)
-        self.shares = powers * self._inverse[:, None]
+            self._total = total
+            self._missing = ops.zeros_like(total)
+        else:
+            # Each from its own end, because one of the two terms may be far below the other.
+            log_total, log_epsilon = ops.log(total), ops.full_like(total, math.log(epsilon))
+            self._beyond = log_add_exp(log_total, log_epsilon - highest)
+            self.normalizer = log_add_exp(highest + log_total, log_epsilon)
+            self._total = ops.exp(self._beyond)
+            self._missing = ops.exp(log_epsilon - highest - self._beyond)
+        # (A quotient: TensorFlow's reciprocal of 1 is not exactly 1.)
+        self.shares = self._powers / self._total[:, None]
 
     def cross_entropy(self, targets: Array, total: Array) -> Array:
         """`[batch]`: `-sum_i t_i log rho_i` for targets of which `total` is the sum."""
@@ -53,20 +57,25 @@ class Softmax:
     def expectation(self, values: Array) -> Array:
         """`[batch]`: `sum_i v_i rho_i`."""
         # From the powers: the sum does not wait for that of the shares.
-        return ops.sum(values * self._powers, axis=1) * self._inverse
+        return ops.sum(values * self._powers, axis=1) / self._total
+
+    def rest(self) -> Array:
+        """`1 - rho`, 0 in padding.
+
+        If one document has nearly all, that is what the others and epsilon have.
+        """
+        most, zeros = self.shares > 0.5, ops.zeros_like(self.shares)
+        others = ops.sum(ops.where(most, zeros, self.shares), axis=1) + self._missing
+        return ops.where(self._mask, ops.where(most, others[:, None], 1.0 - self.shares), zeros)
 
 
-def log_sum_exp(scores: Array, mask: Array) -> Array:
-    """`log sum_i e^s_i` over the last axis, which stays with size 1; 0 where it is all padding."""
-    highest = _highest(scores, mask)
-    terms = ops.exp(ops.where(mask, scores - highest, ops.zeros_like(scores)))
-    total = ops.sum(ops.where(mask, terms, ops.zeros_like(terms)), axis=-1, keepdims=True)
-    return highest + ops.log(ops.where(total > 0, total, ops.ones_like(total)))
-
-
-def log_softmax(scores: Array, mask: Array) -> Array:
-    """`log(e^s_i / sum_j e^s_j)`, 0 in padding."""
-    return ops.where(mask, scores - log_sum_exp(scores, mask), ops.zeros_like(scores))
+def log_softmax(scores: Array, mask: Array, temperature: float = 1.0) -> Array:
+    """`log(e^z_i / sum_j e^z_j)`, `z = s / temperature`, over the last axis; 0 in padding."""
+    zeros = ops.zeros_like(scores)
+    lead = ops.where(mask, (scores - _highest(scores, mask)) / temperature, zeros)
+    terms = ops.where(mask, ops.exp(lead), zeros)
+    total = ops.sum(terms, axis=-1, keepdims=True)
+    return ops.where(mask, lead - ops.log(ops.where(total > 0, total, ops.ones_like(total))), zeros)
 
 
 def softmax(scores: Array, mask: Array) -> Array:
@@ -82,11 +91,6 @@ def normalized(values: Array) -> Array:
     return ops.where(
         positive, values / ops.where(positive, total, ops.ones_like(total)), ops.zeros_like(values)
     )
-
-
-def cross_entropy(targets: Array, log_probabilities: Array) -> Array:
-    """`[batch]`: `-sum_i t_i log p_i`."""
-    return -ops.sum(targets * log_probabilities, axis=1)
 
 
 def log_add_exp(first: Array, second: Array) -> Array:

@@ -60,7 +60,7 @@ def sums_of_documents(
     """Sums over the other documents of each list, for each document: `[batch, list]`.
 
     Args:
-        documents: with `scaled`, the scores around 0.
+        documents: with `centred`, the scores around 0.
         widest: how far from 0 these may be for `at`.
         count: the number of sums: values, slopes, and possibly curvatures.
         at: the sums of the documents that it is given first over those that it is given second.
@@ -68,7 +68,9 @@ def sums_of_documents(
     """
     labels, different = different_labels(documents.label, documents.mask)
     # Not half of the spread: the middle of scores that are far from 0 is rounded.
-    half = ops.max(ops.where(documents.mask, ops.abs(documents.scaled), 0.0), initial=SMALLEST_HALF)
+    half = ops.max(
+        ops.where(documents.mask, ops.abs(documents.centred), 0.0), initial=SMALLEST_HALF
+    )
     pieces = ops.cast(ops.ceil(ops.minimum(half, widest) / (0.5 * PIECE)), "int32")
     fits = _all(
         half <= widest,
@@ -90,7 +92,7 @@ def sums_of_documents(
         values = ops.stack(at(_in_nodes(label, centre, radius, parts), rows))
         values = ops.sum(ops.reshape(values, (count, parts, batch, NODES)), axis=1)
         peak = ops.max(ops.abs(values), axis=2, keepdims=True)
-        x = (documents.scaled - centre) / radius
+        x = (documents.centred - centre) / radius
         # A document at the border is in both pieces, whichever way it is rounded.
         here = ops.logical_and(documents.grade == label, ops.abs(x) <= 1.0 + 1e-5)
         polynomials = interpolate(values, ops.clip(x, -1.0, 1.0))
@@ -154,7 +156,7 @@ def _in_nodes(label: Array, centre: Array, radius: Array, parts: Any) -> Documen
     label = ops.reshape(ops.broadcast_to(label[None], (parts, batch, 1)), (parts * batch, 1))
     return Documents(
         score=ops.zeros_like(label) + ops.zeros_like(nodes),  # only its shape is used
-        scaled=centre + radius * nodes,
+        centred=centre + radius * nodes,
         label=label,
         grade=label,
     )
@@ -172,7 +174,7 @@ def _parts(documents: Documents) -> Documents:
 
     return Documents(
         score=split(documents.score),
-        scaled=split(documents.scaled),
+        centred=split(documents.centred),
         label=split(documents.label),
         grade=split(documents.grade, fill=float("nan")),
     )

@@ -50,11 +50,11 @@ LIST_ARRAYS = ("scores", "labels", "mask", "weights")
 class Derivatives(NamedTuple):
     """The value of each list, and its derivatives by the score of each document.
 
-    Inside of the engine the value may still be what it is the sum of, so that it is summed up once,
-    over the documents and the lists.
+    Inside of the engine the values may still be terms, of which documents and lists are summed in
+    one reduction.
     """
 
-    values: Array  # [batch], or [batch, list] in any order whose sums over the list are meant
+    values: Array  # [batch], or terms [batch, list] in any order
     gradient: Array  # [batch, list]
     curvature: Array | None = None  # [batch, list], the second derivatives, where asked for
 
@@ -137,10 +137,11 @@ def receive(
     return _pad(Received(labels, scores, mask, document_weights, list_weights))
 
 
-def clean(received: Received, dtype: str | None = None) -> Lists:
+def clean(received: Received, dtype: str | None = None, filtered: bool = True) -> Lists:
     """Separates documents from padding and casts everything to the type to compute in.
 
-    Half precision computes in float32, float64 in float64, unless `dtype` says otherwise.
+    Half precision computes in float32, float64 in float64, unless `dtype` says otherwise. Without
+    `filtered`, a document whose score is -inf is padding, too.
     """
     dtype = dtype or compute_dtype(received.scores)
     labels = ops.cast(received.labels, dtype)
@@ -148,6 +149,8 @@ def clean(received: Received, dtype: str | None = None) -> Lists:
     mask = labeled if len(labels.shape) == 2 else ops.any(labeled, axis=2)
     if received.mask is not None:
         mask = ops.logical_and(mask, received.mask)
+    if not filtered and len(received.scores.shape) == 2:
+        mask = ops.logical_and(mask, received.scores != -float("inf"))
     known = mask if len(labels.shape) == 2 else ops.logical_and(labeled, mask[:, :, None])
     labels = ops.where(known, labels, ops.zeros_like(labels))
     scores = ops.cast(received.scores, dtype)
@@ -163,6 +166,11 @@ def clean(received: Received, dtype: str | None = None) -> Lists:
 def compute_dtype(scores: Array) -> str:
     """float64 for float64 scores, float32 for everything else."""
     return "float64" if keras.backend.standardize_dtype(scores.dtype) == "float64" else "float32"
+
+
+def positions(x: Array) -> Array:
+    """`[batch, list]` int32: 0, 1, 2, ... for each list."""
+    return ops.zeros_like(x, dtype="int32") + ops.arange(ops.shape(x)[1], dtype="int32")
 
 
 def grades(labels: Array, mask: Array) -> Array:

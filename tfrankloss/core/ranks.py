@@ -17,7 +17,7 @@ from tfrankloss import config
 from tfrankloss.core import backend
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import Documents, if_shorter, pad_to_rows, prefix_scan, sum_over_rows
-from tfrankloss.core.lists import Lists, grades
+from tfrankloss.core.lists import Lists, grades, positions
 
 Gain = str | Callable[[Array], Array]
 Discount = str | Callable[[Array], Array]
@@ -106,7 +106,7 @@ def ascending(keys: Array, mask: Array) -> Order:
 def _sorted(keys: Array, mask: Array, *arrays: Array) -> tuple[Order, tuple[Array, ...]]:
     """The order of `keys` from low to high, padding last, and arrays that the sort takes along."""
     _, indices, *moved = backend.sort_together(
-        _sort_keys(keys, mask), _positions(keys), *arrays, keys=2
+        _sort_keys(keys, mask), positions(keys), *arrays, keys=2
     )
     return Order(indices), tuple(moved)
 
@@ -117,11 +117,6 @@ def _sort_keys(keys: Array, mask: Array) -> Array:
     last = np.iinfo(keras.backend.standardize_dtype(integers.dtype)).max
     integers = ops.where(keys == keys, integers, last - 1)
     return ops.where(mask, integers, last)
-
-
-def _positions(x: Array) -> Array:
-    """`[batch, list]` int32: 0, 1, 2, ..."""
-    return ops.zeros_like(x, "int32") + ops.arange(ops.shape(x)[1], dtype="int32")
 
 
 def _first_places(mask: Array) -> Array:
@@ -200,8 +195,7 @@ def _count_above(keys: Array, mask: Array) -> Array:
 
 def _inverse(permutation: Array) -> Array:
     if backend.on_accelerator():
-        index = ops.arange(ops.shape(permutation)[1], dtype="int32")[None, :]
-        return backend.sort_together(permutation, index + ops.zeros_like(permutation))[1]
+        return backend.sort_together(permutation, positions(permutation))[1]
     # By scattering: to sort the indices would take ten times as long.
     shape = ops.shape(permutation)
     lists = ops.arange(shape[0], dtype="int32")[:, None] + ops.zeros_like(permutation)
@@ -222,7 +216,7 @@ def rank_numbers(x: Array) -> Array:
 def gains(labels: Array, mask: Array, gain: Gain = "exponential") -> Array:
     """`G_i` of each document, 0 in padding (where labels are 0, of which the gain is 0)."""
     if gain == "exponential":
-        return power_of_two(labels) - 1.0
+        return ops.expm1(labels * math.log(2.0))
     if gain == "linear":
         return labels
     values = ops.cast(gain(labels), labels.dtype)  # type: ignore[operator]
@@ -246,12 +240,15 @@ def scaled_gains(
         return gains(labels, mask, gain)
     if highest is None:
         highest = highest_label(labels)
-    return power_of_two(labels - highest) - power_of_two(-highest)
+    large = power_of_two(labels - highest) - power_of_two(-highest)
+    # The difference would cancel where labels are click rates, say.
+    small = ops.expm1(ops.minimum(labels, 1.0) * math.log(2.0)) * power_of_two(-highest)
+    return ops.where(labels < 1.0, small, large)
 
 
 def highest_label(labels: Array) -> Array:
     """`[batch, 1]`: the highest label of each list, 0 for lists without documents."""
-    if labels.shape[1]:
+    if backend.on_accelerator() and all(labels.shape[:2]):
         # XLA for GPU fuses what follows from this maximum, and not what follows from the other.
         return ops.max(labels, axis=1, keepdims=True)
     return ops.max(labels, axis=1, keepdims=True, initial=0.0)

@@ -81,17 +81,17 @@ def soft_counts(
 
 def _on_accelerator(scores: Array, mask: Array, temperature: float) -> tuple[Sums, Sums]:
     """Sums with exponentials of all pairs, which are right for any scores."""
-    tempered = scores / temperature
     # What is no document is above none.
-    above_none = ops.where(mask, tempered, ops.full_like(tempered, -float("inf")))
+    above_none = ops.where(mask, scores, ops.full_like(scores, -float("inf")))
 
     def sums(function: Callable[[Array], Array]) -> Sums:
         def add_up(terms: Terms, number: int, **attributes: Array) -> tuple[Array, ...]:
-            columns = Documents(score=tempered, **attributes)
+            columns = Documents(score=scores, **attributes)
             rows = Documents(score=above_none, **attributes)
 
             def term(document: Documents, other: Documents) -> tuple[Array, ...]:
-                return terms(document, other, function(other.score - document.score))
+                gap = (other.score - document.score) * (1.0 / temperature)
+                return terms(document, other, function(gap))
 
             return sum_over_rows(term, columns, rows, sums=number, together=ROWS_TOGETHER)
 

@@ -1,7 +1,8 @@
-"""Sums of `e^s` over parts of a list: what is left of it, or what has a lower label.
+"""Sums of `e^(s / temperature)` over parts of a list: what is left of it, or has a lower label.
 
-A sum is kept as the highest score in it and the sum of `e^(s - highest)`, which is at least 1. What
-is made of it are differences of scores, so that nothing is lost, however far apart the scores are.
+A sum is kept as the highest score in it and the sum of `e^((s - highest) / temperature)`, which is
+at least 1. What is made of it are differences of scores, so that nothing is lost, however far apart
+the scores are.
 
 On a CPU the parts are the ends of sorted lists. Where scores are close, powers are added up; where
 not, a scan keeps a maximum for each position, which takes five times as long. On accelerators each
@@ -22,10 +23,11 @@ from tfrankloss.core.blocks import (
     reduce_over_blocks,
     suffix_scan,
 )
-from tfrankloss.core.lists import score_range
+from tfrankloss.core.lists import positions, score_range
 
-# Scores that are not farther apart than this: e^60 leaves room for sums and weights in float32.
-CLOSE = 60.0
+# Scores that are not farther apart than this: the curvature squares the totals, and e^60 leaves
+# room for sums and weights in float32.
+CLOSE = 30.0
 # Below all scores; the difference of two of these is a number.
 LOWEST = -3e38
 
@@ -34,66 +36,82 @@ Counts = Callable[[Documents, Documents], Array]
 
 
 class LogSum(NamedTuple):
-    """`log sum_k e^s_k = highest + log total`, for each document."""
+    """`log sum_k e^(scale s_k) = scale highest + log total`, for each document."""
 
     highest: Array  # [batch, list]
     total: Array  # [batch, list]
+    scale: float  # 1 / temperature
 
     def cost(self, scores: Array) -> Array:
-        """`-log(e^s_i / sum_k e^s_k)`, at least 0 for a document that is in its sum."""
-        return (self.highest - scores) + ops.log(self.total)
+        """`-log(e^(scale s_i) / sum_k e^(scale s_k))`, at least 0 for what is in its sum."""
+        return self.scale * (self.highest - scores) + ops.log(self.total)
 
-    def join(self, other: "LogSum") -> "LogSum":
-        """The sum over both parts."""
-        return LogSum(*_join(tuple(self), tuple(other)))
+    def with_itself(self, scores: Array) -> "LogSum":
+        """The sums with one more document each."""
+        joined = _join(self.scale)((scores, ops.ones_like(scores)), self[:2])
+        return LogSum(*joined, self.scale)
+
+    def squared(self) -> "LogSum":
+        """What gives the squares of all shares."""
+        return LogSum(self.highest, self.total**2, 2.0 * self.scale)
 
 
-def from_each(scores: Array, mask: Array) -> LogSum:
+def from_each(scores: Array, mask: Array, scale: float) -> LogSum:
     """The sums over each document and those after it, for lists whose padding stands last."""
     top = ops.max(ops.where(mask, scores, LOWEST), axis=1, keepdims=True)
     zeros, ones = ops.zeros_like(scores), ops.ones_like(scores)
 
     def of_powers() -> tuple[Array, Array]:
-        total = ops.flip(ops.cumsum(ops.flip(_powers(scores, mask, top), axis=1), axis=1), axis=1)
-        return top + zeros, total
+        powers = _powers(scores, mask, top, scale)
+        return top + zeros, ops.flip(ops.cumsum(ops.flip(powers, axis=1), axis=1), axis=1)
 
     def of_scan() -> tuple[Array, Array]:
         terms = (ops.where(mask, scores, LOWEST), ops.where(mask, ones, zeros))
-        return suffix_scan(_join, terms, (LOWEST, 0.0))
+        highest, total = suffix_scan(_join(scale), terms, (LOWEST, 0.0))
+        return highest, total
 
-    highest, total = ops.cond(_close(scores, mask), of_powers, of_scan)
-    return LogSum(ops.where(mask, highest, zeros), ops.where(mask, total, ones))
+    highest, total = ops.cond(_close(scores, mask, scale), of_powers, of_scan)
+    return LogSum(ops.where(mask, highest, zeros), ops.where(mask, total, ones), scale)
 
 
 def shares_up_to_each(scores: Array, mask: Array, sums: LogSum, weights: Array) -> Array:
-    """`sum_{r <= k} w_r e^s_k / sum_r` for each k: its shares of the sums of those before it."""
+    """`sum_{r <= k} w_r e^(scale s_k) / sum_r` for each k: its shares of the sums up to its own."""
     coefficients = ops.where(mask, weights / sums.total, 0.0)
     top = ops.max(ops.where(mask, scores, LOWEST), axis=1, keepdims=True)
 
     def of_powers() -> Array:
-        powers = _powers(scores, mask, top)
-        return powers * ops.cumsum(coefficients * ops.exp(top - sums.highest), axis=1)
+        powers = _powers(scores, mask, top, sums.scale)
+        lag = ops.where(mask, top - sums.highest, ops.zeros_like(scores))
+        return powers * ops.cumsum(coefficients * ops.exp(sums.scale * lag), axis=1)
 
     def of_scan() -> Array:
-        lag, coefficient = running_shares(sums, coefficients)
-        return coefficient * ops.exp(ops.minimum(scores + lag, 0.0))
+        return share_of(scores, *running_shares(sums, coefficients), sums.scale)
 
-    shares = ops.cond(_close(scores, mask), of_powers, of_scan)
+    shares = ops.cond(_close(scores, mask, sums.scale), of_powers, of_scan)
     return ops.where(mask, shares, ops.zeros_like(shares))
 
 
 def running_shares(sums: LogSum, coefficients: Array) -> tuple[Array, Array]:
-    """`sum_{r <= k} c_r e^-highest_r` as an exponent and a coefficient, for each k."""
-    lag, coefficient = prefix_scan(_join, (-sums.highest, coefficients), (LOWEST, 0.0))
+    """`sum_{r <= k} c_r e^(-scale highest_r)` as an exponent and a coefficient, for each k."""
+    terms = (-sums.highest, coefficients)
+    lag, coefficient = prefix_scan(_join(sums.scale), terms, (LOWEST, 0.0))
     return lag, coefficient
 
 
-def of_pairs(scores: Array, mask: Array, counts: Counts, **attributes: Array) -> LogSum:
+def share_of(scores: Array, lag: Array, coefficient: Array, scale: float) -> Array:
+    """`e^(scale s)` times what `running_shares` gives."""
+    return coefficient * ops.exp(scale * ops.minimum(scores + lag, 0.0))
+
+
+def of_pairs(
+    scores: Array, mask: Array, scale: float, counts: Counts, **attributes: Array
+) -> LogSum:
     """The sums over the documents that count for each, from all pairs.
 
     Args:
         scores: `[batch, list]`.
         mask: `[batch, list]`.
+        scale: 1 / temperature.
         counts: each document must count for itself. Documents have `index`, their position, and the
             attributes.
         **attributes: `[batch, list]`.
@@ -109,23 +127,23 @@ def of_pairs(scores: Array, mask: Array, counts: Counts, **attributes: Array) ->
     documents.highest = ops.where(mask, highest, ops.zeros_like(highest))
 
     def power(i: Documents, j: Documents) -> tuple[Array]:
-        return (ops.where(counts(i, j), ops.exp(j.score - i.highest), 0.0),)
+        return (ops.where(counts(i, j), ops.exp(scale * (j.score - i.highest)), 0.0),)
 
     (total,) = reduce_over_blocks(power, documents, documents, 1, together=ROWS_TOGETHER)
-    return LogSum(documents.highest, ops.where(mask, total, ops.ones_like(total)))
+    return LogSum(documents.highest, ops.where(mask, total, ops.ones_like(total)), scale)
 
 
 def shares_of_pairs(
     scores: Array, mask: Array, sums: LogSum, weights: Array, counts: Counts, **attributes: Array
 ) -> Array:
-    """`sum_i w_i [j counts for i] e^s_j / sum_i` for each j: its shares of the sums with it."""
+    """`sum_i w_i [j counts for i] e^(scale s_j) / sum_i` for each j: its shares of the sums."""
     columns = _documents(scores, mask, **attributes)
     rows = _documents(scores, mask, **attributes)
     rows.highest = sums.highest
     rows.coefficient = ops.where(mask, weights / sums.total, 0.0)
 
     def share(j: Documents, i: Documents) -> tuple[Array]:
-        here = i.coefficient * ops.exp(ops.minimum(j.score - i.highest, 0.0))
+        here = i.coefficient * ops.exp(sums.scale * ops.minimum(j.score - i.highest, 0.0))
         return (ops.where(counts(i, j), here, 0.0),)
 
     (shares,) = reduce_over_blocks(share, columns, rows, 1, together=ROWS_TOGETHER)
@@ -133,20 +151,24 @@ def shares_of_pairs(
 
 
 def _documents(scores: Array, mask: Array, **attributes: Array) -> Documents:
-    index = ops.zeros_like(scores, "int32") + ops.arange(ops.shape(scores)[1], dtype="int32")
-    return Documents(score=ops.where(mask, scores, LOWEST), index=index, **attributes)
+    scores = ops.where(mask, scores, LOWEST)
+    return Documents(score=scores, index=positions(scores), **attributes)
 
 
-def _close(scores: Array, mask: Array) -> Array:
-    return score_range(scores, mask)[1] <= CLOSE
+def _close(scores: Array, mask: Array, scale: float) -> Array:
+    return scale * score_range(scores, mask)[1] <= CLOSE
 
 
-def _powers(scores: Array, mask: Array, top: Array) -> Array:
+def _powers(scores: Array, mask: Array, top: Array, scale: float) -> Array:
     zeros = ops.zeros_like(scores)
-    return ops.where(mask, ops.exp(ops.where(mask, scores - top, zeros)), zeros)
+    return ops.where(mask, ops.exp(scale * ops.where(mask, scores - top, zeros)), zeros)
 
 
-def _join(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, Array]:
-    """The sum of two numbers `c e^x`, given and returned as pairs of x and c."""
-    exponent = ops.maximum(first[0], second[0])
-    return exponent, sum(c * ops.exp(x - exponent) for x, c in (first, second))
+def _join(scale: float) -> Callable[..., tuple[Array, Array]]:
+    """The sum of two numbers `c e^(scale x)`, given and returned as pairs of x and c."""
+
+    def join(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, Array]:
+        exponent = ops.maximum(first[0], second[0])
+        return exponent, sum(c * ops.exp(scale * (x - exponent)) for x, c in (first, second))
+
+    return join

@@ -35,7 +35,8 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
       padding. Or a dictionary `{"labels": ..., "mask": ...}` with a mask that is True for real
       documents.
     - `y_pred`: scores `[batch, list]` or `[batch, list, 1]`, dense or ragged. A Keras mask that a
-      model attached to it counts, too.
+      model attached to it counts, too. A document with the score -inf was filtered out: the loss is
+      that of the others, and it gets no gradient (metrics rank it last).
     - `sample_weight`: `[batch]` or `[batch, 1]`, a weight per list, or `[batch, list]`, a weight
       per document, such as an inverse propensity. In a pair the weight of the preferred document
       counts.
@@ -78,7 +79,8 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         """The loss `[batch]` of each list and its gradient with respect to the scores.
 
-        Or, in place of the loss, what it is the sum of, `[batch, list]` in any order, 0 in padding.
+        Or the terms of the loss, `[batch, list]` in any order and 0 in padding: they are summed
+        over documents and lists in one reduction.
         """
         return backend.value_and_gradient(
             lambda scores: self.per_list(lists._replace(scores=scores)), lists.scores
@@ -91,7 +93,8 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
     def derivatives(self, lists: Lists, curvature: bool = False) -> Derivatives:
         """Values `[batch]`, gradient `[batch, list]` and, where asked for, diagonal curvature."""
         values, gradient = self.value_and_gradient(lists)
-        return Derivatives(values, gradient, self.curvature(lists) if curvature else None)
+        bend = self.curvature(lists) if curvature else None
+        return Derivatives(values, gradient, bend).summed()
 
     def ranking_scores(self, y_pred: Array) -> Array:
         """What to sort documents by, `[...]`, from what the model gives them, `[..., outputs]`.
@@ -134,7 +137,7 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
         loss of a small batch.
         """
         arguments = lists.Received(*received)
-        batch = lists.clean(arguments, self.compute_dtype)
+        batch = lists.clean(arguments, self.compute_dtype, filtered=False)
         values, gradient = self.value_and_gradient(batch)
         # (A sum, because XLA for TPU fuses it with others, and does not fuse a logical reduction.)
         real = ops.sum(ops.cast(batch.mask, batch.scores.dtype), axis=1) > 0

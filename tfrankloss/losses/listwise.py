@@ -1,6 +1,5 @@
 """Listwise losses: distances between distributions over the documents or orders of a list."""
 
-import math
 from typing import Any
 
 from keras import ops
@@ -8,7 +7,7 @@ from keras import ops
 from tfrankloss.core import backend, distributions, noise, ranks, tails
 from tfrankloss.core.backend import Array
 from tfrankloss.core.blocks import Documents, prefix_scan, suffix_scan
-from tfrankloss.core.lists import Derivatives, Lists
+from tfrankloss.core.lists import Derivatives, Lists, positions
 from tfrankloss.losses.base import RankingLoss, SampledLoss
 from tfrankloss.options import (
     check_choice,
@@ -37,21 +36,6 @@ class ListwiseLoss(RankingLoss):
         check_positive("temperature", temperature)
         self.temperature = temperature
 
-    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
-        tempered = lists._replace(scores=lists.scores / self.temperature)
-        values, gradient = self.tempered_value_and_gradient(tempered)
-        return values, gradient / self.temperature
-
-    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
-        """Value and gradient of lists whose scores are divided by the temperature."""
-        return backend.value_and_gradient(
-            lambda scores: self.per_tempered_list(lists._replace(scores=scores)), lists.scores
-        )
-
-    def per_tempered_list(self, lists: Lists) -> Array:
-        """`[batch]`: the loss of such lists, where the gradient has no closed form."""
-        raise NotImplementedError("A subclass of ListwiseLoss defines per_tempered_list.")
-
 
 class CrossEntropyLoss(ListwiseLoss):
     """`-sum_i t_i log rho_i` for targets `t` and `rho_i = e^s_i / (sum_j e^s_j + epsilon)`.
@@ -70,20 +54,20 @@ class CrossEntropyLoss(ListwiseLoss):
         """`[batch, list]`: the targets, with the weights of the documents."""
         raise NotImplementedError("A subclass of CrossEntropyLoss defines targets.")
 
-    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
-        targets = self.targets(lists)
-        softmax = distributions.Softmax(lists.scores, lists.mask, self.epsilon)
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        targets, softmax = self.targets(lists), self.softmax(lists)
         total = ops.sum(targets, axis=1)
-        return (
-            softmax.cross_entropy(targets, total),
-            total[:, None] * softmax.shares - targets,
-        )
+        gradient = (total[:, None] * softmax.shares - targets) / self.temperature
+        return softmax.cross_entropy(targets, total), gradient
 
     def curvature(self, lists: Lists) -> Array:
-        tempered = lists._replace(scores=lists.scores / self.temperature)
-        rho, rest = self._shares(tempered)
-        total = ops.sum(self.targets(tempered), axis=1, keepdims=True)
-        return total * rho * rest / self.temperature**2
+        softmax = self.softmax(lists)
+        total = ops.sum(self.targets(lists), axis=1, keepdims=True)
+        return total * softmax.shares * softmax.rest() / self.temperature**2
+
+    def softmax(self, lists: Lists) -> distributions.Softmax:
+        """`rho` of each list."""
+        return distributions.Softmax(lists.scores, lists.mask, self.temperature, self.epsilon)
 
     def newton_derivatives(self, lists: Lists) -> Derivatives:
         """Derivatives whose quotient is the step `H^-1 gradient`, to the second order.
@@ -93,7 +77,8 @@ class CrossEntropyLoss(ListwiseLoss):
         gradient D times the step, in time linear in the length of the list.
         """
         values, gradient = self.value_and_gradient(lists)
-        rho, rest = self._shares(lists._replace(scores=lists.scores / self.temperature))
+        softmax = self.softmax(lists)
+        rho, rest = softmax.shares, softmax.rest()
         curvature = self.curvature(lists)
 
         def from_others(x: Array) -> Array:
@@ -104,28 +89,6 @@ class CrossEntropyLoss(ListwiseLoss):
         once = rho * from_others(ranks.divide_no_nan(gradient, rest))
         twice = rho * from_others(ranks.divide_no_nan(once, rest))
         return Derivatives(values, gradient + once + twice, curvature)
-
-    def _log_shares(self, lists: Lists) -> tuple[Array, Array]:
-        """The logarithms of `rho` and, `[batch, 1]`, of the normaliser."""
-        normalizer = distributions.log_sum_exp(lists.scores, lists.mask)
-        if self.epsilon:
-            log_epsilon = ops.full_like(normalizer, math.log(self.epsilon))
-            normalizer = distributions.log_add_exp(normalizer, log_epsilon)
-        log_shares = ops.where(lists.mask, lists.scores - normalizer, ops.zeros_like(lists.scores))
-        return log_shares, normalizer
-
-    def _shares(self, lists: Lists) -> tuple[Array, Array]:
-        """`rho` and `1 - rho`, 0 in padding.
-
-        If one document has nearly all, 1 - rho is what the others and epsilon have.
-        """
-        log_shares, normalizer = self._log_shares(lists)
-        zeros = ops.zeros_like(log_shares)
-        rho = ops.where(lists.mask, ops.exp(log_shares), zeros)
-        most = rho > 0.5
-        others = ops.sum(ops.where(most, zeros, rho), axis=1, keepdims=True)
-        others = others + self.epsilon * ops.exp(-normalizer)
-        return rho, ops.where(lists.mask, ops.where(most, others, 1.0 - rho), zeros)
 
 
 @register
@@ -184,12 +147,12 @@ class ListNetLoss(CrossEntropyLoss):
     def targets(self, lists: Lists) -> Array:
         return lists.weights * self._label_probabilities(lists.labels, lists.mask)
 
-    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         if self.topk == 1:
-            return super().tempered_value_and_gradient(lists)
-        return ListwiseLoss.tempered_value_and_gradient(self, lists)
+            return super().value_and_gradient(lists)
+        return RankingLoss.value_and_gradient(self, lists)  # by automatic derivatives
 
-    def per_tempered_list(self, lists: Lists) -> Array:
+    def per_list(self, lists: Lists) -> Array:
         size = lists.scores.shape[1]
         if size is not None and size**self.topk > MAX_PERMUTATIONS:
             raise ValueError(
@@ -207,7 +170,7 @@ class ListNetLoss(CrossEntropyLoss):
             )
             chosen = self._label_probabilities(ops.where(left, labels, 0.0 * labels), left)
             scores = scores + ops.zeros_like(chosen)
-            here = -weights * distributions.log_softmax(scores, left)
+            here = -weights * distributions.log_softmax(scores, left, self.temperature)
             joint = chosen if joint is None else joint[..., None] * chosen
             cost = here if cost is None else cost[..., None] + here
             value = ops.sum(ops.reshape(joint * cost, (ops.shape(count)[0], -1)), axis=1)
@@ -237,8 +200,12 @@ class SortedListwiseLoss(ListwiseLoss):
 
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         order, ordered = self.sorted(lists)
-        values, gradient = super().value_and_gradient(ordered)
+        values, gradient = self.sorted_value_and_gradient(ordered)
         return values, order.unsort(gradient)
+
+    def sorted_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        """What `value_and_gradient` returns, of lists in this order."""
+        raise NotImplementedError("A subclass of SortedListwiseLoss defines it.")
 
 
 class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
@@ -266,29 +233,27 @@ class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
         order, ordered = super().sorted(lists)
         return shuffled.then(order), ordered
 
-    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+    def sorted_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         weights = lists.weights * self.position_weights(lists)
         sums = self.sums(lists)
-        values = ops.sum(weights * sums.cost(lists.scores), axis=1)
-        return values, self.shares(lists, sums, weights) - weights
+        costs = ops.where(lists.mask, weights * sums.cost(lists.scores), 0.0)
+        return costs, (self.shares(lists, sums, weights) - weights) / self.temperature
 
     def curvature(self, lists: Lists) -> Array:
         # That of sum_r w_r log sum_{k >= r} e^s_k is sum_{r <= k} w_r p_rk (1 - p_rk), with the
         # shares p_rk = e^s_k / sum_{k >= r} e^s_k.
         order, ordered = self.sorted(lists)
-        ordered = ordered._replace(scores=ordered.scores / self.temperature)
         weights = ordered.weights * self.position_weights(ordered)
         sums = self.sums(ordered)
-        squares = tails.LogSum(2.0 * sums.highest, sums.total**2)
-        doubled = ordered._replace(scores=2.0 * ordered.scores)
-        bend = self.shares(ordered, sums, weights) - self.shares(doubled, squares, weights)
+        bend = self.shares(ordered, sums, weights) - self.shares(ordered, sums.squared(), weights)
         return order.unsort(ops.maximum(bend, 0.0)) / self.temperature**2
 
     def sums(self, lists: Lists) -> tails.LogSum:
         """The normalisers of the model, when the documents before each are taken."""
+        scale = 1.0 / self.temperature
         if backend.on_accelerator():
-            return tails.of_pairs(lists.scores, lists.mask, _not_before)
-        return tails.from_each(lists.scores, lists.mask)
+            return tails.of_pairs(lists.scores, lists.mask, scale, _not_before)
+        return tails.from_each(lists.scores, lists.mask, scale)
 
     def shares(self, lists: Lists, sums: tails.LogSum, weights: Array) -> Array:
         """The sum of each document's shares of the normalisers, with weights."""
@@ -393,8 +358,9 @@ class XENDCGLoss(CrossEntropyLoss, SampledLoss):
         if gamma == "uniform":
             gamma = ops.cast(noise.uniform(lists, self._drawn_seed), lists.scores.dtype)[0]
         highest = ops.max(lists.labels, axis=1, keepdims=True)
-        values = ranks.power_of_two(lists.labels - highest)
-        values = values - gamma * ranks.power_of_two(-highest)
+        # 2^y - gamma is (2^y - 1) + (1 - gamma), which does not cancel for small labels.
+        gains = ranks.scaled_gains(lists.labels, lists.mask, highest=highest)
+        values = gains + (1.0 - gamma) * ranks.power_of_two(-highest)
         return distributions.normalized(ops.where(lists.mask, values, ops.zeros_like(values)))
 
 
@@ -421,41 +387,45 @@ class UniqueSoftmaxLoss(SortedListwiseLoss):
         self.gain = gain
 
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
-        if backend.on_accelerator():  # all pairs are cheaper than the sort
-            return ListwiseLoss.value_and_gradient(self, lists)
-        return super().value_and_gradient(lists)
+        if not backend.on_accelerator():
+            return super().value_and_gradient(lists)
+        # All pairs are cheaper than the sort.
+        targets = self.targets(lists)
+        counts = {"counts": _is_lower_or_itself, "label": lists.labels}
+        sums = tails.of_pairs(lists.scores, lists.mask, 1.0 / self.temperature, **counts)
+        shares = tails.shares_of_pairs(lists.scores, lists.mask, sums, targets, **counts)
+        return self._costs_and_gradient(lists, targets, sums, shares)
 
-    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
-        gains = ranks.gains(lists.labels, lists.mask, self.gain)
-        targets = lists.weights * gains
-        sums, shares = (self._by_pairs if backend.on_accelerator() else self._by_sums)(
-            lists, targets
-        )
-        costs = ops.where(lists.mask, targets * sums.cost(lists.scores), 0.0)
-        return costs, shares - targets
+    def targets(self, lists: Lists) -> Array:
+        """`[batch, list]`: the weighted gains."""
+        return lists.weights * ranks.gains(lists.labels, lists.mask, self.gain)
 
-    def _by_pairs(self, lists: Lists, targets: Array) -> tuple[tails.LogSum, Array]:
-        arguments = {"counts": _is_lower_or_itself, "label": lists.labels}
-        sums = tails.of_pairs(lists.scores, lists.mask, **arguments)
-        return sums, tails.shares_of_pairs(lists.scores, lists.mask, sums, targets, **arguments)
-
-    def _by_sums(self, lists: Lists, targets: Array) -> tuple[tails.LogSum, Array]:
-        """The same for lists in the order of their labels."""
-        scores, mask = lists.scores, lists.mask
+    def sorted_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+        scores, mask, scale = lists.scores, lists.mask, 1.0 / self.temperature
+        targets = self.targets(lists)
         first, lower = _label_bounds(lists)  # of each label, and of the next lower one
         exists = lower < ops.shape(scores)[1]
-        rest = tails.from_each(scores, mask)
-        rest = tails.LogSum(*(_at(x, ops.where(exists, lower, 0 * lower)) for x in rest))
-        itself = tails.LogSum(scores, ops.ones_like(scores))
-        joined = itself.join(rest)
-        sums = tails.LogSum(*(ops.where(exists, x, y) for x, y in zip(joined, itself, strict=True)))
+        ends = tails.from_each(scores, mask, scale)
+        below = ops.where(exists, lower, 0 * lower)
+        rest = tails.LogSum(_at(ends.highest, below), _at(ends.total, below), scale)
+        joined = rest.with_itself(scores)
+        sums = tails.LogSum(
+            ops.where(exists, joined.highest, scores), ops.where(exists, joined.total, 1.0), scale
+        )
         coefficients = ops.where(mask, targets / sums.total, 0.0)
-        own = coefficients * ops.exp(scores - sums.highest)
+        own = coefficients * ops.exp(scale * (scores - sums.highest))
         # From all documents with a higher label: those before the first one of its own.
-        lag, coefficient = tails.running_shares(sums, coefficients)
         above = ops.maximum(first - 1, 0)
-        others = _at(coefficient, above) * ops.exp(ops.minimum(scores + _at(lag, above), 0.0))
-        return sums, own + ops.where(ops.logical_and(mask, first > 0), others, 0.0)
+        lag, coefficient = (_at(x, above) for x in tails.running_shares(sums, coefficients))
+        others = tails.share_of(scores, lag, coefficient, scale)
+        shares = own + ops.where(ops.logical_and(mask, first > 0), others, 0.0)
+        return self._costs_and_gradient(lists, targets, sums, shares)
+
+    def _costs_and_gradient(
+        self, lists: Lists, targets: Array, sums: tails.LogSum, shares: Array
+    ) -> tuple[Array, Array]:
+        costs = ops.where(lists.mask, targets * sums.cost(lists.scores), 0.0)
+        return costs, (shares - targets) / self.temperature
 
 
 @register
@@ -480,9 +450,9 @@ class Poly1SoftmaxLoss(ListwiseLoss):
         check_not_negative("epsilon", epsilon)
         self.epsilon = epsilon
 
-    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         targets = lists.weights * lists.labels
-        softmax = distributions.Softmax(lists.scores, lists.mask)
+        softmax = distributions.Softmax(lists.scores, lists.mask, self.temperature)
         total = ops.sum(targets, axis=1)
         relevant = total > 0
         share = ops.where(relevant, 1.0 / ops.where(relevant, total, 1.0), 0.0)
@@ -491,7 +461,7 @@ class Poly1SoftmaxLoss(ListwiseLoss):
         values = values + self.epsilon * (ops.cast(relevant, values.dtype) - agreement)
         pull = targets * share[:, None] - agreement[:, None]
         gradient = softmax.shares * (total[:, None] - self.epsilon * pull) - targets
-        return values, gradient
+        return values, gradient / self.temperature
 
 
 @register
@@ -516,12 +486,14 @@ class CalibratedSoftmaxLoss(ListwiseLoss):
         check_positive("virtual_label", virtual_label)
         self.virtual_label = virtual_label
 
-    def tempered_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
+    def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         targets = lists.weights * lists.labels
-        softmax = distributions.Softmax(lists.scores, lists.mask, epsilon=1.0)  # e^0
+        # The virtual document adds e^0.
+        softmax = distributions.Softmax(lists.scores, lists.mask, self.temperature, epsilon=1.0)
         total = ops.sum(targets, axis=1)
         values = softmax.cross_entropy(targets, total) + self.virtual_label * softmax.normalizer
-        return values, (total + self.virtual_label)[:, None] * softmax.shares - targets
+        gradient = (total + self.virtual_label)[:, None] * softmax.shares - targets
+        return values, gradient / self.temperature
 
 
 def _label_bounds(lists: Lists) -> tuple[Array, Array]:
@@ -531,7 +503,7 @@ def _label_bounds(lists: Lists) -> tuple[Array, Array]:
     """
     labels, mask = lists.labels, lists.mask
     size = ops.shape(labels)[1]
-    index = ops.arange(size)[None, :] + ops.zeros_like(labels, dtype="int32")
+    index = positions(labels)
     changes = ops.logical_and(labels[:, 1:] != labels[:, :-1], mask[:, 1:])
     starts = ops.where(changes, index[:, 1:], 0 * index[:, 1:])
     starts = ops.pad(starts, ((0, 0), (1, 0)))

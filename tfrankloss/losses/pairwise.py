@@ -54,8 +54,8 @@ class PairLoss(RankingLoss):
         """The sums over pairs, or their means."""
         if self.pair_reduction == "sum":
             return sums
-        pairs = self.count_pairs(lists)
-        return sums.times(ranks.divide_no_nan(ops.ones_like(pairs), pairs))
+        count = self.count_pairs(lists)
+        return sums.times(ranks.divide_no_nan(ops.ones_like(count), count))
 
     def value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         return self.reduced(self.pair_sums(lists), lists)[:2]
