@@ -65,7 +65,8 @@ def test_xla(case: Case, request: pytest.FixtureRequest) -> None:
 def test_plan_for_accelerators(case: Case) -> None:
     batch, expected = reference(case)
     with config.using_plan("accelerator"):
-        assert_same(run(case.build(), batch), expected)
+        # Other exponentials: on a CPU, 1 minus a sigmoid near 1 loses digits.
+        assert_same(run(case.build(), batch), expected, XLA_TOLERANCE)
 
 
 @pytest.mark.parametrize("case", COMPILED_CASES)

@@ -134,8 +134,8 @@ def _in_registers(scores: Array, mask: Array, temperature: float) -> tuple[Sums,
 
             def from_powers() -> tuple[Array, ...]:
                 def shares(document: Documents, other: Documents) -> tuple[Array, Array]:
-                    inverse = 1.0 / (other.power + document.power)
-                    return other.power * inverse, document.power * inverse
+                    above = other.power / (other.power + document.power)
+                    return above, 1.0 - above
 
                 return of_documents(shares, power=ops.exp(in_range(centred)))
 

@@ -51,56 +51,70 @@ class LogSum(NamedTuple):
         joined = _join(self.scale)((scores, ops.ones_like(scores)), self[:2])
         return LogSum(*joined, self.scale)
 
-    def squared(self) -> "LogSum":
-        """What gives the squares of all shares."""
-        return LogSum(self.highest, self.total**2, 2.0 * self.scale)
 
+class Ends:
+    """Sums over each document and those after it, for lists whose padding stands last.
 
-def from_each(scores: Array, mask: Array, scale: float) -> LogSum:
-    """The sums over each document and those after it, for lists whose padding stands last."""
-    top = ops.max(ops.where(mask, scores, LOWEST), axis=1, keepdims=True)
-    zeros, ones = ops.zeros_like(scores), ops.ones_like(scores)
+    Args:
+        scores: `[batch, list]`.
+        mask: `[batch, list]`.
+        scale: 1 / temperature.
+    """
 
-    def of_powers() -> tuple[Array, Array]:
-        powers = _powers(scores, mask, top, scale)
-        return top + zeros, ops.flip(ops.cumsum(ops.flip(powers, axis=1), axis=1), axis=1)
+    def __init__(self, scores: Array, mask: Array, scale: float) -> None:
+        self._scores, self._mask, self._scale = scores, mask, scale
+        zeros = ops.zeros_like(scores)
+        self._top = ops.max(ops.where(mask, scores, LOWEST), axis=1, keepdims=True)
+        powers = ops.exp(scale * ops.where(mask, scores - self._top, zeros))
+        self._powers = ops.where(mask, powers, zeros)
+        self._close = scale * score_range(scores, mask)[1] <= CLOSE
 
-    def of_scan() -> tuple[Array, Array]:
-        terms = (ops.where(mask, scores, LOWEST), ops.where(mask, ones, zeros))
-        highest, total = suffix_scan(_join(scale), terms, (LOWEST, 0.0))
-        return highest, total
+    def sums(self) -> LogSum:
+        """The sums."""
+        zeros, ones = ops.zeros_like(self._scores), ops.ones_like(self._scores)
 
-    highest, total = ops.cond(_close(scores, mask, scale), of_powers, of_scan)
-    return LogSum(ops.where(mask, highest, zeros), ops.where(mask, total, ones), scale)
+        def of_powers() -> tuple[Array, Array]:
+            total = ops.flip(ops.cumsum(ops.flip(self._powers, axis=1), axis=1), axis=1)
+            return self._top + zeros, total
 
+        def of_scan() -> tuple[Array, Array]:
+            terms = (ops.where(self._mask, self._scores, LOWEST), ops.where(self._mask, ones, 0.0))
+            highest, total = suffix_scan(_join(self._scale), terms, (LOWEST, 0.0))
+            return highest, total
 
-def shares_up_to_each(scores: Array, mask: Array, sums: LogSum, weights: Array) -> Array:
-    """`sum_{r <= k} w_r e^(scale s_k) / sum_r` for each k: its shares of the sums up to its own."""
-    coefficients = ops.where(mask, weights / sums.total, 0.0)
-    top = ops.max(ops.where(mask, scores, LOWEST), axis=1, keepdims=True)
+        highest, total = ops.cond(self._close, of_powers, of_scan)
+        total = ops.where(self._mask, total, ones)
+        return LogSum(ops.where(self._mask, highest, zeros), total, self._scale)
 
-    def of_powers() -> Array:
-        powers = _powers(scores, mask, top, sums.scale)
-        lag = ops.where(mask, top - sums.highest, ops.zeros_like(scores))
-        return powers * ops.cumsum(coefficients * ops.exp(sums.scale * lag), axis=1)
+    def shares(
+        self, sums: LogSum, weights: Array, last: Array | None = None, power: int = 1
+    ) -> Array:
+        """`sum_{r <= last_k} w_r (e^(scale s_k) / sum_r)^power`, for each k.
 
-    def of_scan() -> Array:
-        return share_of(scores, *running_shares(sums, coefficients), sums.scale)
+        Args:
+            sums: these sums, or these with other documents.
+            weights: `[batch, list]`.
+            last: `[batch, list]` int32, or None for the position of each.
+            power: of the share.
+        """
+        coefficients = ops.where(self._mask, weights / sums.total**power, 0.0)
 
-    shares = ops.cond(_close(scores, mask, sums.scale), of_powers, of_scan)
-    return ops.where(mask, shares, ops.zeros_like(shares))
+        def at_last(x: Array) -> Array:
+            return x if last is None else ops.take_along_axis(x, last, axis=1)
 
+        def of_powers() -> Array:
+            # Where scores are close, all sums are measured from the highest score of the list.
+            return self._powers**power * at_last(ops.cumsum(coefficients, axis=1))
 
-def running_shares(sums: LogSum, coefficients: Array) -> tuple[Array, Array]:
-    """`sum_{r <= k} c_r e^(-scale highest_r)` as an exponent and a coefficient, for each k."""
-    terms = (-sums.highest, coefficients)
-    lag, coefficient = prefix_scan(_join(sums.scale), terms, (LOWEST, 0.0))
-    return lag, coefficient
+        def of_scan() -> Array:
+            scale = power * self._scale
+            terms = (-sums.highest, coefficients)
+            lag, coefficient = prefix_scan(_join(scale), terms, (LOWEST, 0.0))
+            exponent = ops.minimum(self._scores + at_last(lag), 0.0)
+            shares = at_last(coefficient) * ops.exp(scale * exponent)
+            return ops.where(self._mask, shares, ops.zeros_like(shares))
 
-
-def share_of(scores: Array, lag: Array, coefficient: Array, scale: float) -> Array:
-    """`e^(scale s)` times what `running_shares` gives."""
-    return coefficient * ops.exp(scale * ops.minimum(scores + lag, 0.0))
+        return ops.cond(self._close, of_powers, of_scan)
 
 
 def of_pairs(
@@ -134,16 +148,30 @@ def of_pairs(
 
 
 def shares_of_pairs(
-    scores: Array, mask: Array, sums: LogSum, weights: Array, counts: Counts, **attributes: Array
+    scores: Array,
+    mask: Array,
+    sums: LogSum,
+    weights: Array,
+    counts: Counts,
+    power: int = 1,
+    **attributes: Array,
 ) -> Array:
-    """`sum_i w_i [j counts for i] e^(scale s_j) / sum_i` for each j: its shares of the sums."""
+    """`sum_i w_i [j counts for i] (e^(scale s_j) / sum_i)^power`, for each j.
+
+    Args:
+        scores, mask, counts, attributes: as in `of_pairs`.
+        sums: of these.
+        weights: `[batch, list]`.
+        power: of the share.
+    """
     columns = _documents(scores, mask, **attributes)
     rows = _documents(scores, mask, **attributes)
     rows.highest = sums.highest
-    rows.coefficient = ops.where(mask, weights / sums.total, 0.0)
+    rows.coefficient = ops.where(mask, weights / sums.total**power, 0.0)
+    scale = power * sums.scale
 
     def share(j: Documents, i: Documents) -> tuple[Array]:
-        here = i.coefficient * ops.exp(sums.scale * ops.minimum(j.score - i.highest, 0.0))
+        here = i.coefficient * ops.exp(scale * ops.minimum(j.score - i.highest, 0.0))
         return (ops.where(counts(i, j), here, 0.0),)
 
     (shares,) = reduce_over_blocks(share, columns, rows, 1, together=ROWS_TOGETHER)
@@ -153,15 +181,6 @@ def shares_of_pairs(
 def _documents(scores: Array, mask: Array, **attributes: Array) -> Documents:
     scores = ops.where(mask, scores, LOWEST)
     return Documents(score=scores, index=positions(scores), **attributes)
-
-
-def _close(scores: Array, mask: Array, scale: float) -> Array:
-    return scale * score_range(scores, mask)[1] <= CLOSE
-
-
-def _powers(scores: Array, mask: Array, top: Array, scale: float) -> Array:
-    zeros = ops.zeros_like(scores)
-    return ops.where(mask, ops.exp(scale * ops.where(mask, scores - top, zeros)), zeros)
 
 
 def _join(scale: float) -> Callable[..., tuple[Array, Array]]:

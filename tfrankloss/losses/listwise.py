@@ -1,12 +1,13 @@
 """Listwise losses: distances between distributions over the documents or orders of a list."""
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
 from tfrankloss.core import backend, distributions, noise, ranks, tails
 from tfrankloss.core.backend import Array
-from tfrankloss.core.blocks import Documents, prefix_scan, suffix_scan
+from tfrankloss.core.blocks import Documents, prefix_scan
 from tfrankloss.core.lists import Derivatives, Lists, positions
 from tfrankloss.losses.base import RankingLoss, SampledLoss
 from tfrankloss.options import (
@@ -235,31 +236,34 @@ class PlackettLuceLoss(SortedListwiseLoss, SampledLoss):
 
     def sorted_value_and_gradient(self, lists: Lists) -> tuple[Array, Array]:
         weights = lists.weights * self.position_weights(lists)
-        sums = self.sums(lists)
+        sums, shares = self.sums_and_shares(lists)
         costs = ops.where(lists.mask, weights * sums.cost(lists.scores), 0.0)
-        return costs, (self.shares(lists, sums, weights) - weights) / self.temperature
+        return costs, (shares(weights, 1) - weights) / self.temperature
 
     def curvature(self, lists: Lists) -> Array:
         # That of sum_r w_r log sum_{k >= r} e^s_k is sum_{r <= k} w_r p_rk (1 - p_rk), with the
         # shares p_rk = e^s_k / sum_{k >= r} e^s_k.
         order, ordered = self.sorted(lists)
         weights = ordered.weights * self.position_weights(ordered)
-        sums = self.sums(ordered)
-        bend = self.shares(ordered, sums, weights) - self.shares(ordered, sums.squared(), weights)
-        return order.unsort(ops.maximum(bend, 0.0)) / self.temperature**2
+        _, shares = self.sums_and_shares(ordered)
+        bend = ops.maximum(shares(weights, 1) - shares(weights, 2), 0.0)
+        return order.unsort(bend) / self.temperature**2
 
-    def sums(self, lists: Lists) -> tails.LogSum:
-        """The normalisers of the model, when the documents before each are taken."""
+    def sums_and_shares(self, lists: Lists) -> tuple[tails.LogSum, Callable[[Array, int], Array]]:
+        """The normalisers of the model, when the documents before each are taken.
+
+        And the sum of a document's shares of them, to some power, with weights.
+        """
         scale = 1.0 / self.temperature
         if backend.on_accelerator():
-            return tails.of_pairs(lists.scores, lists.mask, scale, _not_before)
-        return tails.from_each(lists.scores, lists.mask, scale)
-
-    def shares(self, lists: Lists, sums: tails.LogSum, weights: Array) -> Array:
-        """The sum of each document's shares of the normalisers, with weights."""
-        if backend.on_accelerator():
-            return tails.shares_of_pairs(lists.scores, lists.mask, sums, weights, _not_before)
-        return tails.shares_up_to_each(lists.scores, lists.mask, sums, weights)
+            documents = lists.scores, lists.mask
+            sums = tails.of_pairs(*documents, scale, _not_before)
+            return sums, lambda weights, power: tails.shares_of_pairs(
+                *documents, sums, weights, _not_before, power
+            )
+        ends = tails.Ends(lists.scores, lists.mask, scale)
+        sums = ends.sums()
+        return sums, lambda weights, power: ends.shares(sums, weights, power=power)
 
     def position_weights(self, lists: Lists) -> Array:
         """The weight of each position of the ideal order."""
@@ -405,20 +409,17 @@ class UniqueSoftmaxLoss(SortedListwiseLoss):
         targets = self.targets(lists)
         first, lower = _label_bounds(lists)  # of each label, and of the next lower one
         exists = lower < ops.shape(scores)[1]
-        ends = tails.from_each(scores, mask, scale)
-        below = ops.where(exists, lower, 0 * lower)
-        rest = tails.LogSum(_at(ends.highest, below), _at(ends.total, below), scale)
+        ends = tails.Ends(scores, mask, scale)
+        rest, below = ends.sums(), ops.where(exists, lower, 0 * lower)
+        rest = tails.LogSum(_at(rest.highest, below), _at(rest.total, below), scale)
         joined = rest.with_itself(scores)
         sums = tails.LogSum(
             ops.where(exists, joined.highest, scores), ops.where(exists, joined.total, 1.0), scale
         )
-        coefficients = ops.where(mask, targets / sums.total, 0.0)
-        own = coefficients * ops.exp(scale * (scores - sums.highest))
+        own = targets / sums.total * ops.exp(scale * (scores - sums.highest))
         # From all documents with a higher label: those before the first one of its own.
-        above = ops.maximum(first - 1, 0)
-        lag, coefficient = (_at(x, above) for x in tails.running_shares(sums, coefficients))
-        others = tails.share_of(scores, lag, coefficient, scale)
-        shares = own + ops.where(ops.logical_and(mask, first > 0), others, 0.0)
+        others = ends.shares(sums, targets, last=ops.maximum(first - 1, 0))
+        shares = ops.where(mask, own, 0.0) + ops.where(first > 0, others, 0.0)
         return self._costs_and_gradient(lists, targets, sums, shares)
 
     def _costs_and_gradient(
@@ -507,12 +508,16 @@ def _label_bounds(lists: Lists) -> tuple[Array, Array]:
     changes = ops.logical_and(labels[:, 1:] != labels[:, :-1], mask[:, 1:])
     starts = ops.where(changes, index[:, 1:], 0 * index[:, 1:])
     starts = ops.pad(starts, ((0, 0), (1, 0)))
-    (first,) = prefix_scan(lambda a, b: (ops.maximum(a[0], b[0]),), (starts,), (0,))
     ends = ops.where(changes, index[:, 1:], size + 0 * index[:, 1:])
     ends = ops.concatenate([ends, size + 0 * index[:, :1]], axis=1)
-    # ends[r] speaks of position r + 1, so the minimum from r on is the next start after r.
-    (lower,) = suffix_scan(lambda a, b: (ops.minimum(a[0], b[0]),), (ends,), (2**31 - 1,))
-    return first, lower
+    # ends[r] speaks of position r + 1, so the minimum from r on is the next start after r. One scan
+    # for both: the other one from the end, with the signs changed.
+    first, lower = prefix_scan(
+        lambda a, b: tuple(map(ops.maximum, a, b)),
+        (starts, -ops.flip(ends, axis=1)),
+        (0, -(2**31 - 1)),
+    )
+    return first, -ops.flip(lower, axis=1)
 
 
 def _at(x: Array, positions: Array) -> Array:
