@@ -58,7 +58,7 @@ def test_long_lists(case: Case, width: int) -> None:
 @pytest.mark.parametrize("case", long_cases(), ids=lambda case: case.name)
 def test_several_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = result_of(case, "cpu", 144)
-    # 40 rows at a time: the last of four blocks begins within the third one.
+    # 64 rows at a time: the last of three blocks begins within the second one.
     monkeypatch.setattr(blocks, "PAIRS_AT_ONCE", 44 * 144 * 3)
     assert_same(result_of(case, "accelerator", 144), expected, TOLERANCE)
 

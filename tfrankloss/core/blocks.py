@@ -42,12 +42,12 @@ LARGE_BATCH = 1 << 14
 # 256 MB; and XLA for GPU may store a weight of two ranks, which both sums of a block need.
 PAIRS_AT_ONCE = 1 << 26
 PAIRS_OF_A_LIST = 1 << 24
-# Rows per block are a multiple of this, the height of a tile of a TPU.
-ALIGNED_ROWS = 8
 # Lists of at least this size have rows enough to take several side by side, where a pair costs
 # little beside the loop over it.
 LONG_LIST = 128
 ROWS_TOGETHER = 4
+# Rows per block are a multiple of this: the height of a tile of a TPU, for each row side by side.
+ALIGNED_ROWS = 8 * ROWS_TOGETHER
 # From this many lists on, what depends on two positions alone is computed once for all of them, in
 # a table of at most so many entries.
 TABLE_LISTS = 4
