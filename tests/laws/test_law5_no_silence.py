@@ -3,12 +3,13 @@
 import re
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.laws.cases import FIRST_CASES, Case
-from tfrankloss import losses
+from tfrankloss import losses, metrics
 
 LABELS = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]], dtype=np.float32)
 SCORES = np.array([[0.3, 0.1, 0.2], [0.5, 0.4, 0.6]], dtype=np.float32)
@@ -225,3 +226,23 @@ def test_names() -> None:
 def test_both_cutoffs_of_a_name() -> None:
     with pytest.raises(ValueError, match=r"@5|topn"):
         losses.get("ndcg_loss2@5", topn=3)
+
+
+def test_lists_of_one_document() -> None:
+    """Features `[documents, features]` and labels `[documents, 1]`: loss 0 and NDCG 1 for ever."""
+    labels, scores = np.ones((3, 1), "float32"), np.zeros((3, 1), "float32")
+    for compares in (losses.SoftmaxLoss(), losses.NDCGLoss2(topn=5), metrics.NDCG(topn=5)):
+        with pytest.warns(UserWarning, match=r"one document.*\(3, 1\).*group the rows of a query"):
+            compares(labels, scores)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", loss=losses.SoftmaxLoss())
+    with pytest.warns(UserWarning, match="Every list holds one document"):
+        model.fit(np.ones((4, 2), "float32"), np.ones((4, 1), "float32"), verbose=0)
+
+
+def test_lists_of_one_document_that_mean_something(recwarn: pytest.WarningsRecorder) -> None:
+    labels, scores = np.ones((3, 1), "float32"), np.zeros((3, 1), "float32")
+    losses.PointwiseSquaredLoss()(labels, scores)
+    losses.CalibratedSoftmaxLoss()(labels, scores)
+    losses.SoftmaxLoss()(labels[:1], scores[:1])  # a short list in a loop over single lists
+    assert not [x for x in recwarn if "one document" in str(x.message)]

@@ -5,6 +5,7 @@ Padding is decided here and nowhere else. Behind the door a padded document has 
 weight 0, so that no NaN or infinity of the input reaches any formula.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -79,6 +80,7 @@ def receive(
     sample_weight: Any = None,
     outputs: int = 1,
     labels_rank: int = 2,
+    compared: bool = True,
 ) -> Received:
     """Brings the arguments of a Keras loss or metric into one form, or says why it cannot.
 
@@ -93,6 +95,8 @@ def receive(
         outputs: numbers per document in `y_pred`.
         labels_rank: 3 for labels `[batch, list, subtopics]`; then a document is padding if all of
             its labels are below 0 or NaN.
+        compared: whether the documents of a list are compared with each other: then a list of one
+            is a likely mistake, of which a warning tells.
     """
     masks = [backend.keras_mask(y_pred)]
     if isinstance(y_true, Mapping):
@@ -123,6 +127,8 @@ def receive(
     if not keras.backend.is_float_dtype(scores.dtype):
         scores = ops.cast(scores, keras.backend.floatx())
     _check_same_lists("y_pred", scores, labels)
+    if compared:
+        _warn_of_single_documents(labels)
 
     mask = None
     for part in masks:
@@ -135,6 +141,18 @@ def receive(
     if sample_weight is not None:
         document_weights, list_weights = _weights(sample_weight, labels)
     return _pad(Received(labels, scores, mask, document_weights, list_weights))
+
+
+def _warn_of_single_documents(labels: Array) -> None:
+    """Warns where the shape says that every list holds one document, a likely mistake."""
+    if labels.shape[1] == 1 and labels.shape[0] != 1:
+        warnings.warn(
+            "Every list holds one document: there is no order to learn or to measure. "
+            f"Received: y_true of shape {tuple(labels.shape)}. If a row of your data is a "
+            "document, group the rows of a query into a list, [batch, list, features], as "
+            "tfrankloss.data.RankingData does.",
+            stacklevel=4,
+        )
 
 
 def clean(received: Received, dtype: str | None = None, filtered: bool = True) -> Lists:

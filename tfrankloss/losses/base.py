@@ -54,6 +54,8 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
     """
 
     outputs = 1
+    # Whether the documents of a list are compared with each other.
+    compares = True
     # Whether there is a closed form of the diagonal curvature, and whether that is above 0.
     curved = False
     strictly_convex = True
@@ -105,12 +107,15 @@ class RankingLoss(ShowsArguments, keras.losses.Loss):
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Array:
         with keras.name_scope(self.name):
-            received = lists.receive(y_true, y_pred, sample_weight, self.outputs)
+            received = lists.receive(
+                y_true, y_pred, sample_weight, self.outputs, compared=self.compares
+            )
             return self._reduced(received, self.reduction)
 
     def call(self, y_true: Any, y_pred: Any) -> Array:
         """One value per list, `[batch]`, without weights."""
-        return self._reduced(lists.receive(y_true, y_pred, None, self.outputs), "none")
+        received = lists.receive(y_true, y_pred, None, self.outputs, compared=self.compares)
+        return self._reduced(received, "none")
 
     def _reduced(self, received: lists.Received, reduction: str) -> Array:
         """The loss, differentiable in the scores."""

@@ -482,6 +482,8 @@ class CalibratedSoftmaxLoss(ListwiseLoss):
     1.3863
     """
 
+    compares = False  # with the virtual document alone, if there is no other
+
     def __init__(self, virtual_label: float = 1.0, **arguments: Any) -> None:
         super().__init__(**arguments)
         check_positive("virtual_label", virtual_label)

@@ -15,7 +15,13 @@ from tfrankloss.losses.base import RankingLoss
 from tfrankloss.options import check_integer, check_positive, register
 
 
-class GradedLoss(RankingLoss):
+class PointwiseLoss(RankingLoss):
+    """A loss that looks at every document by itself."""
+
+    compares = False
+
+
+class GradedLoss(PointwiseLoss):
     """A pointwise loss of a model that gives one number per grade: `[batch, list, num_grades]`."""
 
     def __init__(self, num_grades: int, **arguments: Any) -> None:
@@ -26,7 +32,7 @@ class GradedLoss(RankingLoss):
 
 
 @register
-class PointwiseSquaredLoss(RankingLoss):
+class PointwiseSquaredLoss(PointwiseLoss):
     """Squared error of the score as a prediction of the label.
 
     `sum_i (y_i - s_i)^2` (Oosterhuis, Learning to Rank, Eq 3; Cossock and Zhang, 2006). With
@@ -67,7 +73,7 @@ class PointwiseSquaredLoss(RankingLoss):
 
 
 @register
-class PointwiseSigmoidLoss(RankingLoss):
+class PointwiseSigmoidLoss(PointwiseLoss):
     """Binary cross entropy: is the document relevant?
 
     `sum_i log(1 + e^s_i) - min(y_i, 1) s_i`. A label between 0 and 1 is a probability; every label
