@@ -67,9 +67,6 @@ def main() -> None:
     """Compiles what the command line asks for."""
     options = parse_arguments()
     records = report.read(options.output, "accelerators") if options.resume else []
-    for record in records:
-        for program in options.again:
-            record["programs"].pop(program, None)
     worker = Worker(
         "accelerators",
         options.memory_limit,
@@ -81,6 +78,8 @@ def main() -> None:
     text = markdown(run, records)
     try:
         for record in work(options, records):
+            for program in options.again:
+                record["programs"].pop(program, None)
             if complete(worker, record, options.dump):
                 print(progress_line(record), flush=True)
                 text = markdown(run, records)
