@@ -240,10 +240,8 @@ def scaled_gains(
         return gains(labels, mask, gain)
     if highest is None:
         highest = highest_label(labels)
-    large = power_of_two(labels - highest) - power_of_two(-highest)
-    # The difference would cancel where labels are click rates, say.
-    small = ops.expm1(ops.minimum(labels, 1.0) * math.log(2.0)) * power_of_two(-highest)
-    return ops.where(labels < 1.0, small, large)
+    # (1 - 2^-y) 2^y, which neither overflows nor cancels where labels are click rates, say.
+    return power_of_two(labels - highest) * -ops.expm1(-math.log(2.0) * labels)
 
 
 def highest_label(labels: Array) -> Array:
