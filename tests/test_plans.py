@@ -44,18 +44,13 @@ def result_of(case: Case, plan: str, width: int) -> Result:
         return as_numpy(value_and_gradient(loss, *batch_of(width, loss.outputs)))
 
 
-def long_cases() -> list[Case]:
-    """The first case of every loss that is not made for short lists alone."""
-    return [case for case in FIRST_CASES if case.name != "soft_ndcg"]
-
-
-@pytest.mark.parametrize("case", long_cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", FIRST_CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_long_lists(case: Case, width: int) -> None:
     assert_same(result_of(case, "accelerator", width), result_of(case, "cpu", width), TOLERANCE)
 
 
-@pytest.mark.parametrize("case", long_cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", FIRST_CASES, ids=lambda case: case.name)
 def test_several_blocks(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = result_of(case, "cpu", 144)
     # 64 rows at a time: the last of three blocks begins within the second one.

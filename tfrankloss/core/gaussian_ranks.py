@@ -23,9 +23,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from tfrankloss.core import ranks
+from tfrankloss.core import backend, ranks
 from tfrankloss.core.backend import ROW_BLOCK, Array
-from tfrankloss.core.blocks import fold_rows, over_lists, over_rows
+from tfrankloss.core.blocks import Documents, fold_rows, over_lists, over_rows, sum_over_rows
 
 INVERSE_DISCOUNTS: dict[Any, Callable[[np.ndarray], np.ndarray]] = {
     "log2": lambda rank: 1.0 / np.log2(1.0 + rank),
@@ -91,6 +91,8 @@ def _from_powers(
     Documents j are rows and documents i columns, for it is sums over rows that are fast (`blocks`).
     """
     real, index = _real_and_index(scores, mask)
+    if backend.on_accelerator():
+        return _from_powers_at_once(scores, real, index, noise_scale, weights, falls)
     weight, fall = (ops.convert_to_tensor(x)[None, :, None] for x in (weights, falls))
 
     @ops.custom_gradient
@@ -129,6 +131,63 @@ def _from_powers(
             return over_rows(pull, scores, real, index, antisymmetric=True)
 
         return ops.sum(terms, axis=1), backward
+
+    return differentiable(scores)
+
+
+def _from_powers_at_once(
+    scores: Array,
+    real: Array,
+    index: Array,
+    noise_scale: float,
+    weights: np.ndarray,
+    falls: np.ndarray,
+) -> Array:
+    """The same for accelerators: each sum over all pairs is one reduction."""
+
+    def contest(above: Documents, below: Documents) -> tuple[Array, Array]:
+        different = above.index != below.index
+        return _contests(above.score, below.score, above.real, different, noise_scale)
+
+    @ops.custom_gradient
+    def differentiable(scores: Array) -> Any:
+        scores = ops.stop_gradient(scores)
+        documents = Documents(score=scores, real=real, index=index)
+
+        def logarithms(document: Documents, other: Documents) -> tuple[Array, ...]:
+            p, _ = contest(other, document)
+            return tuple(ops.log1p(-float(c) * p) for c in falls)
+
+        found = sum_over_rows(logarithms, documents, documents, sums=len(falls))
+        terms = [
+            float(w) * ops.exp(ops.maximum(x, SMALLEST_LOGARITHM))
+            for w, x in zip(weights, found, strict=True)
+        ]
+
+        def backward(*upstreams: Array, upstream: Array | None = None) -> Array:
+            upstream = upstreams[0] if upstream is None else upstream
+            names = [f"cost_{m}" for m in range(len(falls))]
+            costs = {
+                name: upstream * float(c) * term
+                for name, c, term in zip(names, falls, terms, strict=True)
+            }
+            with_costs = Documents(**vars(documents), **costs)
+
+            def pull(document: Documents, other: Documents) -> tuple[Array]:
+                total: Any = 0.0
+                for above, below, sign in ((other, document, 1.0), (document, other, -1.0)):
+                    p, density = contest(above, below)
+                    slopes = (
+                        getattr(below, name) / (1.0 - float(c) * p)
+                        for name, c in zip(names, falls, strict=True)
+                    )
+                    total = total + sign * density * sum(slopes)
+                return (total,)
+
+            (pulls,) = sum_over_rows(pull, with_costs, with_costs, sums=1)
+            return ops.where(real > 0, pulls, ops.zeros_like(pulls))
+
+        return sum(terms), backward
 
     return differentiable(scores)
 
