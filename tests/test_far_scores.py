@@ -43,7 +43,7 @@ LISTS = {
 }
 
 
-def compare(case: Case, labels: list[float], scores: list[float]) -> None:
+def assert_right(case: Case, labels: list[float], scores: list[float]) -> None:
     single = np.array([scores], "float32")
     weights = np.ones((1, len(scores)))
     values, gradient = value_and_gradient(
@@ -78,14 +78,14 @@ def test_far_scores(case: Case, name: str) -> None:
         pytest.skip("The square is beyond float32.")
     if isinstance(case.loss, losses.ApproxMRRLoss) and name == "tiny":
         pytest.skip("The best of credits that are equal to seven digits: either may be it.")
-    compare(case, LABELS, LISTS[name])
+    assert_right(case, LABELS, LISTS[name])
 
 
 @pytest.mark.parametrize("largest", (1e-1, 1e-4, 1e-7))
 @pytest.mark.parametrize("case", exact_cases())
 def test_small_labels(case: Case, largest: float) -> None:
     """Click rates: the gain 2^y - 1 of a small label must not cancel."""
-    compare(case, [largest * label / 3.0 for label in LABELS], NEAR)
+    assert_right(case, [largest * label / 3.0 for label in LABELS], NEAR)
 
 
 @pytest.mark.parametrize("spread", (20.0, 29.0, 44.0, 50.0, 59.0, 70.0))

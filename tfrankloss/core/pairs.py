@@ -24,6 +24,8 @@ What makes a pair cheap:
   long, and six times with 128 lists of 1,000.
 - Where only labels weigh, long lists do without most pairs: see `grid`.
 - A weight that depends on the distance of two ranks is read from a table (`ByDistance`).
+- On accelerators a pair is evaluated once, by the margin of the preferred document (`Preferred`,
+  `_signed_terms`), with one exponential: a branch on the spread of the scores would be a read-back.
 
 Vocabulary: `document` and `other` are the two documents of a pair; their attributes broadcast
 against each other. `weights(document, other)` says which of the two is preferred, and how much the
